@@ -109,8 +109,10 @@ search-%: setup
 			--out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
-	@for name in demo emulated large_batch steps_to_target; do \
+	@for name in demo emulated large_batch; do \
 		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
+	@PYTHONPATH=notebooks $(BIN)/python -m lessons.gradient_noise.figures assets/results/steps_to_target.jsonl \
+		assets/figures/steps_to_target/steps_to_target.png
 
 notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.classroom.generate

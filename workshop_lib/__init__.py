@@ -8,6 +8,7 @@ one notebook needs stands in notebooks/lessons, which this library never imports
 
 import atexit
 import gc
+import importlib
 
 from workshop_lib.machine import shadowing
 
@@ -41,3 +42,8 @@ __getattr__, __dir__ = face(
     torch_cnn=".training.models.torch_cnn",
     vit=".training.models.vit",
 )
+
+
+def load_ipython_extension(shell) -> None:
+    """Make `%%ranks` known in a notebook outside the checkout, which says `%load_ext workshop_lib`."""
+    importlib.import_module("workshop_lib.notebook")

@@ -1,4 +1,4 @@
-"""Where things are in the checkout."""
+"""Where things are: in the checkout, or, where only the library is installed, in a cache folder."""
 
 import contextlib
 import os
@@ -6,8 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
+LIBRARY = Path(__file__).resolve().parent
+ROOT = LIBRARY.parent  # the checkout, or the site-packages that the library was installed into
+IS_CHECKOUT = (ROOT / "notebooks" / "source").is_dir()
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "distributed-dl-workshop")
+WRITTEN = ROOT if IS_CHECKOUT else CACHE  # nothing is ever written into site-packages
+BUILD = WRITTEN / "build"
 SOURCES = ROOT / "notebooks" / "source"  # what the notebooks are generated from
 SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
 # WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them
@@ -15,7 +19,17 @@ SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", ROOT / "assets" / "mnist"))
 # The learner's log, which learner.py writes. Beside it is what they chose to share. Neither file is under version
 # control.
-LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "progress" / "progress.jsonl")
+LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or WRITTEN / "progress" / "progress.jsonl")
+
+
+def library_alone(folder: Path) -> str:
+    """Make this folder, in which a Python finds this library and no other package; return its path for PYTHONPATH.
+
+    A different environment's Python can then import the library without this environment's packages.
+    """
+    folder.mkdir()
+    (folder / LIBRARY.name).symlink_to(LIBRARY)
+    return str(folder)
 
 
 @contextlib.contextmanager

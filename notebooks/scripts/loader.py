@@ -32,13 +32,16 @@ class Images(Dataset):
         self.count = count
         self.image_s = image_s
         self.image = torch.rand(1, 28, 28)
+        self.read_s = 0.0  # on the clock: when the last image was read
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         if self.kind == "waiting":
-            time.sleep(self.image_s)  # keeps no core busy, as a disk or a file server
+            # Keeps no core busy, as a disk or a file server. A sleep that took too long makes the next one shorter.
+            self.read_s = max(self.read_s, time.perf_counter() - self.image_s) + self.image_s
+            time.sleep(max(0.0, self.read_s - time.perf_counter()))
         else:
             end = time.thread_time() + self.image_s
             while time.thread_time() < end:

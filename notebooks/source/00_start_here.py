@@ -172,6 +172,11 @@ team.restart(2)
 # %%
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
 doubt = lesson.load.doubt(speedup, ranks=2)
+if speedup < 1:
+    doubt = doubt or (
+        "Here, two ranks are slower than one: other programs need the cores. "
+        "Close them, and measure again."
+    )
 hours = 96 / speedup**3
 extrapolated = (
     "If each doubling gains as much, "
@@ -295,8 +300,8 @@ picture("splits")
 # Notebook 06 has the whole decision table, and ends with the other names that you'll hear.
 #
 # So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
-# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out as in `my_part`,
-# that's 14 GB on each of eight devices.
+# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before the
+# first activation. Shared out as in `my_part`, it's 14 GB on each of eight devices.
 #
 # ## What comes next
 #
@@ -320,9 +325,8 @@ Markdown(lesson.overview("00_start_here"))
 # - Get a good model on one device first, and make that device fast. Then use DDP if it's slow, FSDP if it doesn't fit.
 #
 # **Sources.** Data parallelism: P. Goyal et al. (arXiv:1706.02677). ZeRO: S. Rajbhandari et al. (arXiv:1910.02054). Pipelines:
-# Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). Horovod: A. Sergeev and M. Del
-# Balso (arXiv:1802.05799). `mpi4py`: L. Dalcin et al. (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of
-# the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
+# Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). `mpi4py`: L. Dalcin et al.
+# (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
 
 # %%
 ranks.stop()

@@ -119,7 +119,7 @@ message_s = team.pull("message_s")[0]
 guess.compare(message_s[2048] / message_s[8])
 
 # %% [markdown]
-# 256 times the data, yet hardly any more time. Here are all sizes.
+# 256 times the data, but nothing like 256 times as long. Here are all sizes.
 
 # %%
 alpha_s = min(message_s.values())
@@ -138,12 +138,13 @@ print(f"from {twice:,} bytes on, it takes more than twice the latency")
 lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
-# On the left the curve is flat: a small message takes the same time, however small it is. This time is the *latency*,
-# $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
-# this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
+# On the left the curve hardly rises: a message of a hundred bytes takes about as long as one of eight. This time is the
+# *latency*, $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every
+# cost estimate in this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model, and in the middle it may be wrong by a factor of three. There the points jump above the line, because MPI
-# puts a small message straight into a buffer at the receiver, but asks the receiver before it sends a large one.
+# It's a rough model, and in the middle it may be wrong by a factor of three. There the points lie above the line, with
+# steps between them, because MPI has a different way of sending for each range of sizes. It puts a small message
+# straight into a buffer at the receiver, for example, but asks the receiver before it sends a large one.
 #
 # So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
 # messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
@@ -471,8 +472,10 @@ guess.compare(through_rank_0[2**22] / your_ring[2**22], emulated_on="ethernet-10
 lesson.figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
-# The ring takes exactly $2(p-1)(\alpha + \beta n/p)$, and the way through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its
-# latencies overlap. So the ring wins for large arrays only. *Write down:* what should a library do with small ones?
+# By construction, the points lie on the lines: the emulator charges $\alpha + \beta \cdot \text{bytes}$ for each
+# message. What the figure shows is how these costs add up. The ring takes $2(p-1)(\alpha + \beta n/p)$. The way through
+# rank 0 takes $2\alpha + 2(p-1)\beta n$, because its latencies overlap. So the ring wins for large arrays only. *Write
+# down:* what should a library do with small ones?
 #
 # ## A thousand GPUs
 #
@@ -489,8 +492,9 @@ for name, nbytes in (
     )
 
 # %% [markdown]
-# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. At 50 GB/s, 14 GB
-# take 0.56 s.
+# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. Your
+# $\beta$ is that of two processes that share a memory. On many clusters, each GPU has a network port of 400 Gb/s, which
+# is 50 GB/s. Through it, twice 14 GB take 0.56 s.
 #
 # ## Deeper: the mean of all values
 

@@ -412,9 +412,11 @@ for broken in (
 hvd.shutdown()
 
 # %% [markdown]
-# One more trap is as silent as the first. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a
-# single rank builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. Build
-# the same networks in the same order on every rank, or name the layers.
+# There is one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single
+# rank builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. After
+# 60 seconds, Horovod's *stall inspector* warns: it lists these tensors, and the ranks that haven't got them. With
+# `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. Build the same networks in the same order on every
+# rank, or name the layers.
 #
 # ## Deeper: code for TensorFlow 1
 #

@@ -413,8 +413,8 @@ lesson.figures.typical_overlap(team.pull("times"))
 # Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again, with your
 # hooks, DDP's buckets, and real messages. Only time is borrowed: each rank carries a clock, and computing moves
 # that clock on by what a GPU would take. A message carries its sender's time, and it arrives when the emulated network would have
-# delivered it. `time.perf_counter()` reads this clock, so nothing in your code has to change, and the times are the same however
-# busy your machine is.
+# delivered it. `time.perf_counter()` reads this clock, so your hooks and the code that times them stay as they are, and
+# the times are the same however busy your machine is.
 #
 # These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
 # everything else no time. These times are made up: what counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,

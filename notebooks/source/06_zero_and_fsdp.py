@@ -391,9 +391,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. (These numbers
-# leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward pass, they already hold the
-# weights of the layer that comes next.)
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So both peaks
+# are the same. (These numbers leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward
+# pass, they already hold the weights of the layer that comes next.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -781,7 +781,7 @@ print(
 # | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
 # | Megatron-LM, torchtitan | They combine FSDP, tensor parallelism and pipelines to train large language models, on thousands of GPUs. |
 # | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Choose DeepSpeed for stage 1, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
 # | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. ([03](03_horovod_pytorch.ipynb), [04](04_horovod_tensorflow.ipynb)) |
 # | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
 # | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |

@@ -175,9 +175,11 @@ lesson.engines.draw(by_rank, parameters)
 # %% [markdown]
 # The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
 # keeps *master weights*, a second copy of this rank's shard. In 16 bits they keep small steps from getting lost
-# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12 bytes
-# per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
-# stage 1.
+# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12
+# bytes per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks'
+# shards even in stages 1 and 2: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
+# because a tensor that lies across the border of two shards keeps its whole gradient on both ranks, and a large tensor
+# of a small network can do that.
 #
 # ### Sixteen bits
 #
@@ -196,8 +198,10 @@ for stage in (1, 3):
 lesson.engines.draw(team.pull("in_bf16"), parameters)
 
 # %% [markdown]
-# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. With
-# `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you ([06c](06c_fitting_more.ipynb)).
+# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the
+# optimizer. On two ranks, stage 1 takes 2 + 1 + 6 = 9 of them by the formula, and again a little more where a tensor
+# lies across the border. With `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you
+# ([06c](06c_fitting_more.ipynb)).
 #
 # ### Exercise 2 (normal): clip as DeepSpeed does
 #

@@ -113,7 +113,9 @@ lesson.recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
 # The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
-# 75, so it fits. But every block computes its forward pass twice, which is about a third more work.
+# 75, so it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
+# forward passes, so that's a third more of them. The time may grow less, because what reads and writes memory doesn't
+# grow alike: with your Recompute, by how much did yours?
 #
 # Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. A block that gets images
 # would not be trained. With `use_reentrant=False`, PyTorch's `checkpoint` works there, too. It also repeats the random numbers,
@@ -279,9 +281,10 @@ for name, (dtype, scale) in formats.items():
 #
 # 1. Run the forward pass in 16 bits, scale the loss, and run the backward pass. DDP and FSDP average *scaled* gradients during
 #    the backward pass.
-# 2. Check the averages for infinities, not each rank's own gradients. If there are any, all ranks skip this step and lower the
-#    scale. They agree because an infinity on one rank makes the average infinite on all of them. Under FSDP a rank sees only
-#    shards, so the ranks share the result of the check, as `torch.amp.GradScaler` does for DTensors.
+# 2. Check the averages for infinities and NaN, not each rank's own gradients. If there are any, all ranks skip this
+#    step and lower the scale. They agree because an infinity on one rank makes the average infinite on all of them, or
+#    NaN if another rank has an infinity of the opposite sign. Under FSDP a rank sees only shards, so the ranks share
+#    the result of the check, as `torch.amp.GradScaler` does for DTensors.
 # 3. Divide the gradients by the scale, in fp32.
 # 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)),
 #    from the master weights.
@@ -374,8 +377,8 @@ dist.destroy_process_group()
 # - Build large models on the meta device, and save them in shards.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started
-# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) holds all that a longer
-# training needs: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
+# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) is a larger script
+# in which you'll find both: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed

@@ -91,7 +91,8 @@ lesson.check.learning_rate(learning_rate)
 #
 # Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. A *momentum* of 0.5
 # adds half of the previous step to each step. We switch two options off that you'll need later: *Nesterov's* kind of momentum, and
-# the *decay*, which lets the rate fall towards the end. Each run takes ten to twenty seconds on two cores. Start with 16 workers:
+# the *decay*, which lets the rate fall towards the end. Each run takes about ten seconds on two cores. Start with 16
+# workers:
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
@@ -220,8 +221,8 @@ picture("decays")
 #
 # Find a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. You may set the peak
 # rate `lr`, now without a scaling rule, and `momentum`, `nesterov`, `decay` and `warmup_epochs`. The square-root rule's 0.113 with
-# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes ten to thirty
-# seconds. Expect to need half a dozen.
+# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes about
+# ten seconds on two cores. Expect to need half a dozen.
 #
 # <details><summary>Hint 1: one thing at a time</summary>
 #

@@ -386,15 +386,17 @@ lesson.figures.number_line(
 # | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | ten times the batch, with LARS (You et al. 2017) |
 #
 # The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
-# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that MNIST
-# doesn't. But the race doesn't show ImageNet's critical batch, because nobody counted the steps at small batches, too.
+# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that
+# MNIST doesn't. The race itself doesn't show ImageNet's critical batch. For that, you need the number of steps at many
+# batch sizes, as MLPerf publishes it: for ResNet-50 with LARS, our fit of the law to ten batches from 1,632 to 67,840
+# gives a critical batch of about 47,000 (`models.toml`, in `workshop_lib/machine`).
 #
 # ## Remember
 #
 # - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average numerator and
 #   denominator over many steps before you divide.
-# - The number of steps falls as $1/B$ up to about the critical batch, and hardly falls beyond it. At the critical batch, time
-#   and compute are both twice their minimum.
+# - Far below the critical batch, twice the batch needs half the steps. At the critical batch, time and compute are both
+#   twice their minimum: the largest batch of all could only halve the steps once more.
 # - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude.
 #
 # Once the batch can't grow any more, you can still send less: [07c_less_communication](07c_less_communication.ipynb).

@@ -123,7 +123,8 @@ class MyLars(torch.optim.Optimizer):
 
 # %% [markdown]
 # Train with it as 16 workers and then as 128. The learning rate climbs to its peak for one epoch, and then falls to zero.
-# `lesson.own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take a minute or so.
+# `lesson.own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take less than a
+# minute.
 
 # %%
 # %%ranks --timeout 600

@@ -129,8 +129,8 @@ guess.compare(synchronous["ms per step"] / late["ms per step"])
 lesson.figures.timelines([synchronous, late, late_fixed])
 
 # %% [markdown]
-# With your function the delays of the two workers overlap instead of adding up, and the gaps are nearly gone. But look at the
-# last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
+# With your function, the delays of the two workers overlap instead of adding up, so most of the gaps are gone. But look
+# at the last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
 #
 # Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
 # DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
@@ -173,14 +173,18 @@ lesson.figures.timelines(others[:2])
 # workers take 10 steps alone before they average their weights, as in [07c](07c_less_communication.ipynb), the quick one waits
 # only every tenth step, but ten times as long.) But there's a price:
 #
-# - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, the mean staleness is
-#   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run takes
-#   twice as many steps at half the rate, so its weights move as far per image as those of the others.)
-# - **You lose reproducibility.** The last two rows are the same run, twice, and end with different weights. The straggler doesn't
-#   change the arithmetic of the other modes: compare the two synchronous rows, and the two that are one step late.
+# - **Staleness can cost accuracy** while the network still learns fast. Can you see it in the table? The last two rows
+#   are the same run, so compare their difference with that between the modes. With two asynchronous workers, the mean
+#   staleness is about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the
+#   asynchronous run takes twice as many steps at half the rate, so its weights move as far per image as those of the
+#   others.)
+# - **You lose reproducibility.** The two asynchronous runs have the same seed, and end with different weights. The
+#   straggler doesn't change the arithmetic of the other modes: compare the two synchronous rows, and the two that are
+#   one step late.
 #
-# So begin with synchronous SGD. If a straggler roams, and is late by less than a step, one step of staleness is enough. If it's
-# fixed, repair the node or drop it.
+# So begin with synchronous SGD. If a straggler roams, one step of staleness takes away most of the waiting, and all of
+# it if nobody is late by more than a step. (Here, a worker is late by several steps' computing. But in two steps, each
+# worker is late once, so they share the delay.) If the straggler is fixed, repair the node or drop it.
 #
 # *Try it:* set `late_s=0.0` in the first cell with `%%ranks`. Which mode costs the most when nobody is late?
 #

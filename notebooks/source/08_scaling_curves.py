@@ -86,7 +86,10 @@ for record in sweep(
 # For each number of ranks there's a list of runs, and each run is a list with the seconds of its epochs:
 
 # %%
-lesson.tables.epoch_seconds(strong, "mpi")
+{
+    n: [[round(seconds, 3) for seconds in run] for run in runs]
+    for n, runs in lesson.tables.epoch_seconds(strong, "mpi").items()
+}
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short

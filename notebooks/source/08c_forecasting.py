@@ -150,8 +150,9 @@ lines.style.format(
 # %% [markdown]
 # If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch to
 # a different method at some size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our
-# networks have. There $\alpha$ is no longer the latency of a small message, but the prediction is usually better. A model is
-# only good for the range in which you fitted it.
+# networks have. There $\alpha$ is no longer the latency of a small message. Is the prediction better? If times bend
+# within the larger range, it is. If they don't, fewer points only make the fit less certain, and it may even be worse.
+# A model is only good for the range in which you fitted it.
 #
 # ## Forecast sixteen, then measure them
 #
@@ -296,8 +297,9 @@ lesson.figures.predicted_beside_measured(
 )
 
 # %% [markdown]
-# On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
-# as large, check the report on other programs before you blame the model.
+# On two-core machines that did nothing else, we measured 3 % in the median and 9 % at worst on one day, and 9 % and 18
+# % on another. If your errors are several times as large, check the report on other programs before you blame the
+# model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 

@@ -337,8 +337,9 @@ guess.compare(ratios)
 
 # %% [markdown]
 # - Workers take time to start, and they start again in every epoch unless you set `persistent_workers=True`.
-# - If reading means waiting, one worker hides it. If reading is work, each worker needs a core *of its own*. That's why a rank on a
-#   cluster gets several cores, and why [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
+# - If reading means waiting and takes no longer than computing, one worker can hide it, except for the first batch. If
+#   reading is work, each worker needs a core *of its own*. That's why a rank on a cluster gets several cores, and why
+#   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
 # - `prefetch_factor=2`, the default, means two batches per *worker*, so keep an eye on the memory.
 # - On a GPU, set `pin_memory=True`, so that the GPU can fetch batches by itself. `images.to("cuda", non_blocking=True)` then returns
 #   at once, and your program goes ahead while they travel.
@@ -464,8 +465,9 @@ for way, after in ways.items():
 #   PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So past some
 #   hundred nodes, your Python environment is one more data set: `conda pack` it and send it to every node with `sbcast`, or use a
 #   container, which the file system sees as one large file [5]. On Aurora, *Copper* shares the reads among the nodes [6].
-# - **Lustre** keeps a file on a single storage target unless you *stripe* it: `lfs setstripe -c 8 FOLDER`, before you write a large
-#   file there, spreads it over eight. Don't stripe small files [7].
+# - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe
+#   FOLDER` tells) or you *stripe* it: `lfs setstripe -c 8 FOLDER`, before you write a large file there, spreads it over
+#   eight. Don't stripe small files [7].
 # - **Disks in the nodes** are faster still, because each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s [8].
 #   Copy your data there when the job starts. On Polaris they're at `/local/scratch` [9], and Aurora has *DAOS* instead [10].
 #

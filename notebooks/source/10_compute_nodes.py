@@ -235,9 +235,10 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # on which the operating system may run it.
 #
 # If ranks aren't *bound*, they may move between all cores of their host, and leave their caches and perhaps their memory behind.
-# The network suffers, too, because cores have to feed it: on Polaris, a project measured allreduces between two nodes at 37
-# GB/s, and at 4 GB/s without binding [1]. So on a cluster, bind your ranks.
-# torchrun doesn't, unless you add `--numa-binding=node`, which keeps each rank near its GPU.
+# The network suffers, too, because cores have to feed it. One user of Polaris measured allreduces between two nodes at
+# 37 GB/s with `mpiexec --cpu-bind`, and at 4 GB/s without. Those notes blame the default placement, which doesn't
+# spread the ranks over the NUMA domains of a node [1]. So on a cluster, bind your ranks. torchrun doesn't, unless you
+# add `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
@@ -263,8 +264,8 @@ lesson.figures.binding(
 # %%
 guess_threads = predict(
     "How many times as long does it take if every rank has threads for all cores?",
-    0.2,
-    10,
+    0.5,
+    4,
     "times",
 )
 guess_threads
@@ -275,8 +276,9 @@ shared_s, all_s = lesson.threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy that another
-# rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
+# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy
+# that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
+# So if your ratio is close to 1, don't conclude that threads are free: with most libraries' default, they spin.
 #
 # ## A GPU for each rank
 #
@@ -387,13 +389,16 @@ lesson.preflight.look_at(team, folder)
 #
 # ## Deeper: the same job under PBS
 #
-# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does the same:
+# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does
+# nearly the same. (NCCL also needs the plug-in for Slingshot, or it uses TCP: `use_slingshot` in
+# [submissions/polaris/machine.sh](../submissions/polaris/machine.sh) has the lines.)
 #
 # ```bash
 # #!/bin/bash
 # #PBS -A MY_PROJECT -q debug -N mnist
 # #PBS -l select=2:system=polaris -l place=scatter -l walltime=00:10:00 -l filesystems=home
-# #PBS -r y                        # may be started again if a node fails
+# #PBS -r y
+# # With "-r y", PBS may start the job again if a node fails. (A directive can't have a comment on its own line.)
 # cd "$PBS_O_WORKDIR"              # PBS starts in your home folder
 # first=$(head -n 1 "$PBS_NODEFILE")
 # mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth \

@@ -680,8 +680,10 @@ if rank == 0:
 #
 # For sequence parallelism, the norms get `SequenceParallel()`, `out` and `down` get `RowwiseParallel(output_layouts=Shard(1))`,
 # and `PrepareModuleInput` gathers the tokens. A language model also has its *embeddings* and the layer that computes logits, with
-# a row for each word of the vocabulary. Cut these by rows. Then no rank holds all logits, and within `loss_parallel()`,
-# cross-entropy sends three numbers per token instead: the largest logit, the sum of exponentials, and the target's logit.
+# a row for each word of the vocabulary. Each rank takes some of these words: the embedding gets `RowwiseParallel()`,
+# and the layer of the logits `ColwiseParallel()`. Then no rank holds all logits, and within `loss_parallel()`,
+# cross-entropy sends three numbers per token instead: the largest logit, the sum of exponentials, and the target's
+# logit.
 #
 # Three things need care in a network of your own.
 #

@@ -333,11 +333,11 @@ print(
     list(in_order.scores),
     f"so {lesson.figures.idle(in_order.scores):.1%} idle",
 )
-guess.compare(100 * lesson.figures.idle(in_order.cpu_ms))
+guess.compare(100 * lesson.figures.idle(in_order.scores))
 
 # %% [markdown]
-# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$ with a flash kernel, which
-# also skips half of a rank's own block. With many ranks you lose nearly half.
+# The busiest rank sets the pace. Counted in scores, the idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$
+# with a flash kernel, which also skips half of a rank's own block. With many ranks you lose nearly half.
 #
 # ## Exercise 3 (normal): a fair order
 #
@@ -401,13 +401,16 @@ lesson.figures.busy(
 )
 
 # %% [markdown]
-# Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block. So computing hides sending from 4,000 tokens per rank on, instead of 2,000. PyTorch,
-# Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
-# zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
+# Your ring and its results haven't changed, because `attend` masks by *position*. (The figure has CPU times. Whatever a
+# rank does besides computing scores is in them, too, so in order they show somewhat less than 37.5 %.) In each step
+# after the first, a rank now computes only half a block. So computing hides sending from 4,000 tokens per rank on,
+# instead of 2,000. PyTorch, Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one
+# sequence, and a token sees only its own, zigzag isn't fair anymore: the end of a long document has more work than any
+# other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Within a node, people usually choose *Ulysses*, described next.
+# any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
+# is the ring. A third way is *Ulysses*, described next.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
 #

@@ -180,11 +180,13 @@ print(
 # %% [markdown]
 # ### Exercise 2 (normal): make it fit
 #
-# Most of this memory holds activations that wait for the backward pass. Each row has 16 sequences. Two
-# micro-batches of 8 would fit, but FSDP would then send twice as many weights and gradients. So recompute the activations, as in
-# notebook [06c](06c_fitting_more.ipynb): write a function through which `mesh.py`'s `build` can pass its blocks before it puts
-# them into the model and calls `fully_shard` for each. The check adds your function to a copy of the script,
-# `build/12_thousand_ranks/mesh.py`, and runs that dry.
+# Most of this memory holds activations that wait for the backward pass. Each row has 16 sequences. Two micro-batches of
+# 8 would fit, but FSDP would then gather the weights twice as often. (The gradients needn't travel more often:
+# [trainer.py](scripts/trainer.py) calls `set_requires_gradient_sync(False)` before all micro-batches but the last, if
+# there's memory for whole gradients.) So recompute the activations, as in notebook [06c](06c_fitting_more.ipynb): write
+# a function through which `mesh.py`'s `build` can pass its blocks before it puts them into the model and calls
+# `fully_shard` for each. The check adds your function to a copy of the script, `build/12_thousand_ranks/mesh.py`, and
+# runs that dry.
 #
 # <details><summary>Hint: with what?</summary>
 #
@@ -507,8 +509,9 @@ pd.DataFrame(best).T.style.format(precision=2)
 #   latency slows a ring of 1,024 ranks, and HSDP with its short rings beat both. For 175 billion, the line tied with a grid, 6 %
 #   ahead of the best pipeline. That's less than the forecast's error, so measure the best of each kind first.
 #
-# **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with all that a
-# long training needs. `workshop dryrun notebooks/scripts/trainer.py --mesh 128x4 --batch 512` runs it dry, too.
+# **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with data
+# from files, replicas, metrics and checkpoints. [book/trainer.md](../book/trainer.md) says what it lacks. `workshop
+# dryrun notebooks/scripts/trainer.py --mesh 128x4 --batch 512` runs it dry, too.
 #
 # **Sources.** D. Narayanan et al., [*Efficient Large-Scale Language Model Training … Using
 # Megatron-LM*](https://arxiv.org/abs/2104.04473), tables 1 and 2, and its formulas. [*The Llama 3 Herd of

@@ -377,8 +377,9 @@ for step in range(3):
         )
 
 # %% [markdown]
-# The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so people repeat only one in a
-# thousand. (Kernels have to add up in the same order each time, or honest ranks differ, too.)
+# The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so you'd repeat only some
+# steps, and decide how many wrong ones you can live with. (Kernels have to add up in the same order each time, or
+# honest ranks differ, too.)
 #
 # ## Deeper: go on with fewer ranks
 #

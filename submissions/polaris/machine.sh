@@ -8,7 +8,8 @@ THREADS=8
 DEVICE=cuda
 PRESET=polaris
 # Rank i of a node takes GPU i. The cores nearest to GPU 0 are 24 to 31, those nearest to GPU 3 are 0 to 7.
-# Binding matters: between nodes, one project measured 4 GB/s with unbound ranks, and 37 with bound ones.
+# One user's notes (README.md, NCCL) say 37 GB/s between nodes with --cpu-bind, and 4 without: by default, the ranks aren't
+# spread over the NUMA domains.
 LAUNCH="mpiexec --ppn 4 --cpu-bind list:24-31:16-23:8-15:0-7"
 
 load_modules() {

@@ -196,7 +196,7 @@ def attention(team, report) -> None:
     for order, formula in expected.items():
         ran = emulated(team, machine(1e15, 1e-12), in_a_ring, order)
         idle = 1 - statistics.mean(computed_s / taken_s for computed_s, taken_s in ran)
-        what = f"emulated idle share of ring attention on {team.n} ranks, {order}, points off"
+        what = f"emulated idle share of ring attention on {team.n} ranks, {order}, percentage points from the formula"
         report(what, "0.5 or less", [100 * abs(idle - formula)], found=idle)
 
 
@@ -248,7 +248,12 @@ def pipelines(team, report) -> None:
     }
     for (name, chunks), formula in expected.items():
         found = emulated(team, machine(1e15, 1e-12), bubble, name, m, chunks)[0]
-        report(f"emulated bubble of {name}, points off", "0.5 or less", [100 * abs(found - formula)], found=found)
+        report(
+            f"emulated bubble of {name}, percentage points from the formula",
+            "0.5 or less",
+            [100 * abs(found - formula)],
+            found=found,
+        )
 
 
 def repeatable(team, report) -> None:

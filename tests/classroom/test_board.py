@@ -17,8 +17,9 @@ import pytest
 from command_line import workshop
 
 from workshop_lib import learner, paths
-from workshop_lib.classroom import board, board_page, sharing
+from workshop_lib.classroom import board, board_page
 from workshop_lib.learner import Check, Prediction
+from workshop_lib.notebook import sharing
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import torch
 from command_line import workshop
 from record_fixtures import run
 
-from workshop_lib import rooms
-from workshop_lib.cli import checks, commands, doctor, terminal
+from workshop_lib.cli import checks, commands, doctor, terminal, train
 from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.world import World
@@ -84,7 +83,7 @@ TYPED = """
 
 def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monkeypatch):
     chosen = []
-    monkeypatch.setattr(commands, "_train_as_one_rank", lambda options, out: chosen.append(options))
+    monkeypatch.setattr(train, "_train_as_one_rank", lambda options, out: chosen.append(options))
     monkeypatch.setattr("workshop_lib.training.backends.missing", lambda *_: [])  # wherever DeepSpeed isn't installed
     assert workshop("train").exit_code == 0
     typed = TYPED.split()
@@ -119,7 +118,7 @@ def test_wrong_usage_is_one_sentence(typed, words):
 def test_help_lists_every_command_and_each_one_explains_itself():
     listed = workshop("--help")
     assert listed.exit_code == 0 and listed.output.startswith("usage: ")
-    for name in (*commands.COMMANDS, *rooms.COMMANDS):
+    for name in commands.COMMANDS:
         assert f"\n {name} " in listed.output
         explained = workshop(name, "--help")
         assert explained.exit_code == 0 and explained.output.startswith(f"usage: workshop {name} ")
@@ -129,7 +128,7 @@ def test_help_lists_every_command_and_each_one_explains_itself():
 @pytest.fixture
 def no_ranks(monkeypatch):
     """Fails when ranks are started."""
-    monkeypatch.setattr(commands.teams, "start", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr(train.teams, "start", lambda *_, **__: pytest.fail("ranks were started"))
 
 
 def another_run(path):
@@ -184,7 +183,7 @@ def test_ranks_on_other_hosts_look_for_their_files_themselves(monkeypatch):
 
 def test_the_result_is_printed_before_its_record_is_written(capsys):
     with pytest.raises(records.RecordError, match="the disk is full"):
-        commands._report(run("mpi", 2), "/dev/full")
+        train._report(run("mpi", 2), "/dev/full")
     assert capsys.readouterr().out.startswith("mpi, 2 ranks: ")
 
 

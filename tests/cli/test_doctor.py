@@ -10,7 +10,7 @@ import pytest
 from shell_programs import program
 
 from workshop_lib.cli import doctor
-from workshop_lib.cli.findings import Finding
+from workshop_lib.findings import Finding
 from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.launch import which_mpi

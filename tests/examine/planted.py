@@ -6,9 +6,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
+from workshop_lib.findings import Finding
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -190,6 +190,8 @@ FSDP = (
             "wrong", "optimizer", "holds none of the model's parameters", None, 1),
     Planted("fsdp", "reduce per micro-batch", (("            model.set_requires_gradient_sync(last)\n", ""),), "look",
             "accumulation", "sent after 2 of them", None, 1),
+    Planted("fsdp", "first micro-batch sent", (("set_requires_gradient_sync(last)", "set_requires_gradient_sync(not last)"),),
+            "wrong", "accumulation", "hasn't sent the gradients of the last 1", None, 1),
     Planted("fsdp", "checkpoint of a share", (("torch.save(whole", "torch.save(model.state_dict()"),), "wrong", "checkpoint",
             "rank 0 alone saves", (0,), 8),
 )  # fmt: skip

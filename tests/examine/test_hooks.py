@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from workshop_lib.examine.observations import read_rank
+from workshop_lib.examine.observations import read_records
 from workshop_lib.examine.on_ranks import digests, hooks
 from workshop_lib.examine.on_ranks.first_step import join
 from workshop_lib.examine.on_ranks.recorder import RankRecorder, TrackedModel
+from workshop_lib.examine.records import StepRecord, UnseenRecord
 from workshop_lib.paths import ROOT
 
 
@@ -46,13 +47,13 @@ def test_gradients_that_another_loss_leaves_alone_may_be_zeroed_later(recorder):
     for zeroes in (True, False):
         weight.grad = torch.ones(1, 1)
         recorder.used[model.number] = digests.of_each([weight.grad])
-        recorder.now = {"backwards": []}
+        recorder.now = StepRecord()
         for reaches in (False, True):
             weight.grad *= not (reaches and zeroes)
             recorder.backward_begins(())
             weight.grad += 2.0 * reaches
             recorder.backward(0.0, 0.0)
-            assert recorder.now.get("kept") == (not zeroes if reaches else None)
+            assert recorder.now.kept == (not zeroes if reaches else None)
 
 
 def test_a_watched_loss_can_be_scripted(recorder, monkeypatch):
@@ -129,7 +130,7 @@ def test_no_look_that_fails_raises_into_the_script_and_each_is_written_down_once
         [sys.executable, "-c", BLIND, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
-    unseen = [record["what"] for record in read_rank(tmp_path / "rank.0.jsonl").of_kind("unseen")]
+    unseen = [each.what for each in read_records(tmp_path / "rank.0.jsonl") if isinstance(each, UnseenRecord)]
     assert len(unseen) == len(set(unseen))
     assert {"DDP", "a DataLoader", "forward passes", "optimizers", "collectives", "gradients"} <= set(unseen)
 

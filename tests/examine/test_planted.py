@@ -7,8 +7,8 @@ import planted
 import pytest
 from command_line import workshop
 
-from workshop_lib.cli.findings import worst
 from workshop_lib.examine import checks
+from workshop_lib.findings import worst
 
 # Some faults, 5 to 10 s each; the others are exhaustive. Every check has a quick test in test_findings.py.
 IN_FULL = {"no sampler", "never wrapped", "optimizer before sharding", "checkpoint of a share"}

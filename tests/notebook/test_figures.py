@@ -21,8 +21,8 @@ from workshop_lib.notebook.live_sweep import SpeedRun, speeds
 from workshop_lib.notebook.palette import PAPER, TINTS
 from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.schedules import DECAYS
+from workshop_lib.training.timeline import timeline
 
 from lessons.compute_nodes import figures as compute_nodes
 from lessons.context_parallelism import figures as context

@@ -7,13 +7,12 @@ import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
-from workshop_lib.ranks import progress
-from workshop_lib.ranks.call import engine
-from workshop_lib.ranks.call.messages import Point
+from workshop_lib.notebook.training_text import TrainingText
 from workshop_lib.ranks.call.output import Row
-from workshop_lib.ranks.progress import Progress, TextView
-from workshop_lib.ranks.timeline import timeline
+from workshop_lib.training import progress, publisher
 from workshop_lib.training.callbacks import StepEvent
+from workshop_lib.training.progress import Point, Progress
+from workshop_lib.training.timeline import timeline
 
 INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
 ROW = {"epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0}
@@ -105,7 +104,7 @@ def test_a_long_curve_is_thinned_evenly_from_its_first_step_on(steps, every):
 
 
 def test_the_text_line_has_the_same_facts(capsys):
-    view = TextView(2)
+    view = TrainingText(2)
     view.update(training(), 1.0, [0, 1])
     line = view.bar.postfix
     assert "loss 0.375, learning rate 0.05, 12,346 samples/s" in line
@@ -117,7 +116,7 @@ def test_the_text_line_has_the_same_facts(capsys):
 
 
 def test_one_rank_alone_shows_its_own_step():
-    view = TextView(1)
+    view = TrainingText(1)
     view.update([{"info": INFO}], 0.0, [0])
     view.update([{"info": INFO, "step": StepEvent(at(20), {"loss": lambda: 0.5})}], 0.0, [0])
     assert view.bar.postfix == "loss 0.500, learning rate 0.1, 100 samples/s"
@@ -125,11 +124,11 @@ def test_one_rank_alone_shows_its_own_step():
     view.close()
 
 
-def publisher(every_s, monkeypatch, pace_s):
+def published(every_s, monkeypatch, pace_s):
     """A Publisher on a clock that goes on by pace_s a step, with what it has sent."""
     clock = [0.0]
-    monkeypatch.setattr(engine.time, "monotonic", lambda: clock[0])
-    sender = engine.Publisher(hz=1 / every_s)
+    monkeypatch.setattr(publisher.time, "monotonic", lambda: clock[0])
+    sender = publisher.Publisher(list, hz=1 / every_s)
     sent = []
     sender.publish = sent.append
     sender.on_start(INFO)
@@ -141,16 +140,16 @@ def publisher(every_s, monkeypatch, pace_s):
 
 @pytest.mark.parametrize("pace_s", [0.0101, 0.0149])
 def test_ranks_of_nearly_the_same_pace_publish_the_same_steps(monkeypatch, pace_s):
-    _, sent = publisher(0.25, monkeypatch, pace_s)
+    _, sent = published(0.25, monkeypatch, pace_s)
     steps = [data["points"][-1]["step"] for data in sent if "points" in data]
     assert steps == [1, 16, 32, 48, 64, 80, 96]
     assert all("loss" not in point for data in sent for point in data.get("points", []))
 
 
 def test_slow_steps_are_all_published_and_the_end_of_an_epoch_too(monkeypatch):
-    sender, sent = publisher(0.25, monkeypatch, 0.4)
+    sender, sent = published(0.25, monkeypatch, 0.4)
     assert [data["points"][-1]["step"] for data in sent[1:]] == list(range(1, 101))
-    assert len(sent[-1]["points"]) == engine.POINTS_SENT
+    assert len(sent[-1]["points"]) == publisher.POINTS_SENT
     sender.on_epoch(ROW)
     assert sent[-1]["epochs"] == [ROW]
     assert [p["step"] for p in sent[-1]["points"]] == list(range(93, 101)), "no step twice"
@@ -266,7 +265,7 @@ def test_a_training_that_diverges_is_drawn_as_far_as_its_loss_is_a_number(monkey
     assert "nan" not in svg and "inf" not in svg
     loss = next(line for line in marked(svg, "data-rank") if line.get("data-rank") == "all")
     assert len(loss.get("points").split()) == sound
-    view = TextView(2)
+    view = TrainingText(2)
     view.update(data, 1.0, [])
     assert "loss nan" in view.bar.postfix or "loss inf" in view.bar.postfix
     view.close()
@@ -314,7 +313,7 @@ def test_a_call_that_does_not_train_shows_only_its_button_and_status_and_a_late_
 
 
 def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
-    view, info = TextView(1), {"epochs": 1, "steps_per_epoch": 200}
+    view, info = TrainingText(1), {"epochs": 1, "steps_per_epoch": 200}
     for number in range(1, 5):
         view.update([{"info": info, "step": at(50 * number, steps_per_epoch=200, loss=0.5)}], 6.0 * number, [0])
     view.close()

@@ -9,8 +9,8 @@ from our_ranks import our_ranks, stop_pressed_after
 
 from workshop_lib import ranks
 from workshop_lib.ranks.call import engine
+from workshop_lib.ranks.call.view import TextView
 from workshop_lib.ranks.faults import failures
-from workshop_lib.ranks.progress import TextView
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
 

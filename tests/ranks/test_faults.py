@@ -14,7 +14,7 @@ import pytest
 from our_ranks import our_ranks, stop_pressed_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks.progress import TextView
+from workshop_lib.notebook.training_text import TrainingText
 from workshop_lib.training.options import TrainOptions
 
 REPEATS = int(os.environ.get("WORKSHOP_FAULT_REPEATS", 1))
@@ -211,7 +211,7 @@ def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     works_again(team)
 
 
-class PressedInTraining(TextView):
+class PressedInTraining(TrainingText):
     """The notebook's own stop button, pressed as soon as the ranks have trained a few steps."""
 
     def update(self, data, elapsed_s, running):
@@ -227,7 +227,7 @@ def test_an_interrupted_training_leaves_its_ranks_ready_and_names_the_button_tha
     with pytest.raises(ranks.RankError) as caught:
         team.train(TrainOptions(epochs=50), show=PressedInTraining(2, trains=True))
     assert str(caught.value).startswith("interrupted. The ranks stopped what they did and are ready for the next cell.")
-    assert "*Stop*, the button beside a training's progress, ends it too, and keeps its record." in str(caught.value)
+    assert "*Stop*, the button beside its progress, ends it too, and keeps its result." in str(caught.value)
     assert [about["pid"] for about in team.about()] == pids
 
 

@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
-from test_failures import RECEIVING, Call, frame
+from test_failures import RECEIVING, Call, Team, frame
 
 from workshop_lib.ranks import RankError
-from workshop_lib.ranks.call.messages import Loss
+from workshop_lib.ranks.call.messages import Loss, Text, output_key
 from workshop_lib.ranks.call.output import Output
 from workshop_lib.ranks.faults import failures, rank_errors
+from workshop_lib.ranks.faults.losses import after_a_loss
 
 N = 128
 LINES = 15
@@ -65,12 +66,10 @@ def test_a_thousand_calls_of_one_function_are_cut_in_the_middle():
 
 
 def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
-    call = Call(dict.fromkeys(range(N), []))
     record = {"rank": 11, "host": "node7", "pid": 1, "returncode": -9, "asked": False, "time": 0.0}
     raised = {rank: failed(f"lost {rank}")["error"] for rank in range(20, 40)}
     stacks = dict.fromkeys(range(N), RECEIVING)
-    call.loss = lambda: Loss([record], stacks, raised)
-    lines = lines_of(failures.raise_lost, call)
+    lines = str(after_a_loss(Team(), Loss([record], stacks, raised), {})).splitlines()
     assert lines[0] == "rank 11 on node7 was killed by SIGKILL."
     assert any(line.startswith("  ranks 20–39 raised ValueError at In[3]") for line in lines)
     assert any(line.startswith("  ranks 0–10, 12–19, 40–127: at In[3]") for line in lines)
@@ -80,7 +79,7 @@ def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
 def printed(texts):
     answers = {}
     for rank, text in texts.items():
-        answers[rank] = SimpleNamespace(stdout=text, stderr="", data={}, ready=lambda: True)
+        answers[rank] = SimpleNamespace(data={output_key(0): Text("stdout", text)}, ready=lambda: True)
     return Output(answers)
 
 

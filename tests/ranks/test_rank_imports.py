@@ -24,7 +24,8 @@ MUST_NOT_LOAD = {
     "workshop_lib.notebook.figures.accuracy": NOTEBOOK,
     "workshop_lib.ranks.faults.rank_errors": NOTEBOOK,
     "workshop_lib.ranks.call.engine": NOTEBOOK,
-    "workshop_lib.ranks.progress": NOTEBOOK,
+    "workshop_lib.training.progress": NOTEBOOK,
+    "workshop_lib.training.publisher": NOTEBOOK,
     "lessons.synchronous_sgd.judge": NOTEBOOK,
     "workshop_lib.cli": NOTEBOOK,
 }

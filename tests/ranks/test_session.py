@@ -1,11 +1,11 @@
-"""What a notebook hears when it starts ranks or stops a training, without any ranks."""
+"""What a notebook hears when it starts ranks, without any ranks."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import Ranks, session
+from workshop_lib.ranks import session
 from workshop_lib.ranks.launch import cluster, crowding
 
 
@@ -64,14 +64,3 @@ def test_many_ranks_on_few_cores_are_noted(monkeypatch, capsys, n, noted):
     monkeypatch.setattr(crowding.cores, "usable_threads", lambda: 2)
     crowding.note(n)
     assert capsys.readouterr().err.startswith(noted) and bool(noted) == (n == 16)
-
-
-def test_a_training_that_was_stopped_before_its_first_test_says_so():
-    record = {"what": {}, "epochs": [], "stopped": True}
-    stopped = Ranks.train(SimpleNamespace(_run=lambda *_, **__: [record]), None)
-    with pytest.raises(IndexError, match="stopped before the first test") as error:
-        stopped["epochs"][-1]["test_accuracy"]
-    assert len(error.value._render_traceback_()) == 1, "one line in place of a traceback"
-    assert stopped["epochs"] == stopped["epochs"][1:] == []
-    trained = Ranks.train(SimpleNamespace(_run=lambda *_, **__: [record | {"epochs": [{"epoch": 1}]}]), None)
-    assert trained["epochs"][-1] == {"epoch": 1}

@@ -14,7 +14,7 @@ from workshop_lib.notebook import palette
 from workshop_lib.notebook.figures import new_figure
 from workshop_lib.notebook.prediction import NUMBERS
 
-from tools import gallery
+from tools import claims, gallery
 
 REFRESH = "run `make gallery`, or `make gallery NAME=…` for one notebook, on a machine that does nothing else"
 
@@ -34,6 +34,14 @@ def test_the_gallery_has_the_code_of_the_sources_and_its_outputs_and_is_small():
         assert len(shown) > 3, f"{path.name} has hardly any outputs: {REFRESH}"
         assert str(generate.NOTEBOOKS.parent) not in path.read_text(), "a path of this machine"
     assert sum(path.stat().st_size for path in gallery.GALLERY.iterdir()) < gallery.MOST_BYTES
+
+
+def test_the_gallery_has_the_texts_of_the_sources():
+    for path in sorted(gallery.GALLERY.glob("*.ipynb")):
+        kept = nbformat.read(path, as_version=4)
+        texts = [cell.source for cell in kept.cells if cell.cell_type == "markdown"]
+        now = [cell.source for cell in gallery.page(path.stem, kept).cells if cell.cell_type == "markdown"]
+        assert texts == now, f"{path.name}: `python -m tools.gallery --keep-outputs` writes its texts"
 
 
 def test_the_gallery_has_all_notebooks():
@@ -83,10 +91,12 @@ def test_a_notebook_that_fails_leaves_the_gallery_and_is_named_at_the_end(monkey
         return execute.Execution(path, 1.0, 1, error="boom")
 
     monkeypatch.setattr(execute, "run_notebook", run_notebook)
+    monkeypatch.setattr(gallery, "wait_until_quiet", lambda patience_s: patience_s)
     monkeypatch.setattr(gallery, "WORK", tmp_path)
     monkeypatch.setattr(gallery, "GALLERY", tmp_path)
     assert gallery.main(["05", "08_scaling_curves"]) == 1 and ran == ["05_ddp", "08_scaling_curves"]
-    assert capsys.readouterr().err.endswith('keeps what it had: make gallery NAME="05 08"\n')
+    message = capsys.readouterr().err
+    assert "08_scaling_curves failed" in message and message.endswith('again: make gallery NAME="05 08"\n')
     ran.clear()
     assert gallery.main([]) == 1 and ran == generate.chosen(()) and not list(tmp_path.glob("*.ipynb"))
     assert gallery.main(["99"]) == 1 and "There's no notebook '99'" in capsys.readouterr().err
@@ -103,7 +113,8 @@ from workshop_lib import paths
 from workshop_lib.exercises import exercises
 from workshop_lib import learner
 
-print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
+solved = len(exercises.solved())
+print(solved, "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
 learner.keep(learner.Prediction("How many?", "", 3.0))
 """
 
@@ -123,8 +134,13 @@ def test_a_page_has_no_trace_of_who_ran_it_and_its_seconds_are_recorded(tmp_path
     monkeypatch.setattr(generate, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(generate, "sources", lambda: [source])
     monkeypatch.setattr(gallery, "WORK", tmp_path / "work")
-    assert gallery.add("99_who", tmp_path)
-    printed = nbformat.read(tmp_path / "99_who.ipynb", as_version=4).cells[1].outputs[0].text
+    monkeypatch.setattr(gallery, "wait_until_quiet", lambda patience_s: patience_s)
+    claim = claims.Claim("Time is short.", "print(", "[solved, shown.split()[0]]", "value == [0, '0']")
+    monkeypatch.setattr(claims, "of_notebook", lambda name: [claim])
+    assert gallery.add("99_who", tmp_path)[0] == []
+    page = nbformat.read(tmp_path / "99_who.ipynb", as_version=4)
+    assert page.metadata.claims[0].value_was == [0, "0"]
+    printed = page.cells[1].outputs[0].text
     assert printed.startswith("0 solved") and str(log) not in printed and printed.endswith(" book ~/file\n")
     assert log.read_text() == json.dumps(solved) + "\n"
     assert json.loads(record.read_text())["98_other"] == {"core": 1.0, "deeper": 0.0}

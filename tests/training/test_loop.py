@@ -12,11 +12,11 @@ from needs import needs
 from thread_ranks import run_on_threads
 
 from workshop_lib.machine.world import World
-from workshop_lib.ranks.progress import epoch_line
 from workshop_lib.training import diverged, record, trainer
 from workshop_lib.training.checkpoint import CheckpointError
 from workshop_lib.training.data import mnist
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.progress import epoch_line
 from workshop_lib.training.record import RunError
 
 

@@ -20,9 +20,9 @@ from typing import Any
 from workshop_lib import paths
 from workshop_lib.classroom import board_page
 from workshop_lib.classroom.board_page import Participant, Problem, Room
-from workshop_lib.classroom.sharing import MOST, number
 from workshop_lib.errors import cause
 from workshop_lib.exercises.exercises import by_notebook
+from workshop_lib.notebook.sharing import MOST, number
 
 PAGE = paths.BUILD / "board.html"
 REWRITE_S = 5

@@ -8,7 +8,7 @@ import argparse
 import subprocess
 from pathlib import Path
 
-from workshop_lib.cli.arguments import Parser
+from workshop_lib.arguments import Parser
 
 
 def rehearse_arguments(parser: Parser) -> None:

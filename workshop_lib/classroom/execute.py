@@ -9,14 +9,17 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from jupyter_core.utils import ensure_event_loop
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
+from nbformat import NotebookNode
 
 from workshop_lib import paths
 from workshop_lib.classroom.generate import NOTEBOOKS, by_part, chosen, write_pristine
@@ -27,6 +30,8 @@ EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
 DIED = "The kernel died."
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+Expressions = Callable[[NotebookNode], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,27 @@ class Execution:
 
 
 def run_notebook(
-    path: Path, output: Path, cell_timeout_s: float = CELL_TIMEOUT_S, env: dict | None = None, folder: Path = NOTEBOOKS
+    path: Path,
+    output: Path,
+    cell_timeout_s: float = CELL_TIMEOUT_S,
+    env: dict | None = None,
+    folder: Path = NOTEBOOKS,
+    expressions: Expressions = lambda cell: {},
 ) -> Execution:
     """Execute the notebook at `path` with `folder` as working folder, and write it to `output`.
 
     Every cell may take up to `cell_timeout_s`; the first error ends the run. The kernel gets this process's
     environment, WORKSHOP_WIDGETS=0 (progress as text), and `env`. The executed notebook is written even if
-    a cell failed.
+    a cell failed. `expressions` returns, for a cell that ran, Python expressions by name. The kernel evaluates them
+    after this cell, and its replies are in the cell's metadata, as `user_expressions`.
     """
     notebook = nbformat.read(path, as_version=4)
     begun: list[int] = []
     started = time.perf_counter()
     environment = {**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})}
-    error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
+    error = _run_cells(notebook, begun, cell_timeout_s, environment, folder, expressions)
     if error == DIED and not begun:  # perhaps another process took a port that was free a moment ago
-        error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
+        error = _run_cells(notebook, begun, cell_timeout_s, environment, folder, expressions)
     seconds = time.perf_counter() - started
     with paths.replacing(output) as temporary:
         nbformat.write(notebook, temporary)
@@ -84,13 +95,24 @@ def without_learner(folder: Path) -> dict[str, str]:
     return {"WORKSHOP_LEARNER_FILE": str(log)}
 
 
-def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
+def _run_cells(
+    notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path, expressions: Expressions
+) -> str:
     """Run all cells in a fresh kernel; return the error, if any. Each cell's index is added to `begun` as it starts."""
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
     client.extra_arguments = ["--log-level=ERROR"]  # keeps the kernel's own warnings out of the output
     # nbclient itself calls this, so it works even for a kernel that dies at once and sends no message.
     client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
+
+    async def evaluate(cell, cell_index, execute_reply) -> None:
+        if execute_reply["content"]["status"] == "ok" and (asked := expressions(cell)):
+            kernel: Any = client.kc
+            request = kernel.execute("", silent=True, store_history=False, user_expressions=asked)
+            reply = await client.async_wait_for_reply(request, cell)
+            cell.metadata.user_expressions = reply["content"]["user_expressions"] if reply else {}
+
+    client.on_cell_executed = evaluate
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         client.execute(env=env)

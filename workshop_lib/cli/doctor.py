@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import psutil
 
-from workshop_lib.cli.findings import Finding, as_data, show, worst
-from workshop_lib.machine import cgroups, cores, installation
+from workshop_lib.arguments import Parser
+from workshop_lib.findings import Finding, as_data, show, worst
+from workshop_lib.machine import cgroups, cores, installation, packages
 from workshop_lib.machine.load import Meter, are_left
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import IS_CHECKOUT, ROOT
 from workshop_lib.ranks.launch import limits, processes, which_mpi
 from workshop_lib.training.backends import EXTRAS
 
@@ -24,25 +26,36 @@ LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
 
 
+def doctor_arguments(parser: Parser) -> None:
+    parser.runs(doctor)
+    parser.add_argument("--json", action="store_true", help="Machine-readable output.")
+
+
+def doctor(json: bool) -> int:
+    """Look at this machine: what works, what does not, and what to do about it."""
+    return main(json)
+
+
 def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "look") -> Finding:
     """A Finding whose level is "ok" if `good`; if not, it has the level `otherwise` and this remedy."""
     return Finding("ok", name, found) if good else Finding(otherwise, name, found, remedy=remedy)
 
 
 def examine() -> list[Finding]:
-    """Findings on everything that decides whether the workshop runs on this machine."""
+    """Findings on everything that decides whether what is installed here runs on this machine."""
     others = Meter()
+    starts_ranks = IS_CHECKOUT or not packages.missing_for_notebooks()
     return [
         check_python(),
-        *check_packages(),
+        *(check_packages() if IS_CHECKOUT else check_library_alone()),
         check_loopback(),
-        *check_mpi(),
+        *(check_mpi() if starts_ranks else []),
         check_cores(),
         check_memory(),
         check_limits(),
         check_disk(),
         check_gpus(),
-        check_data(),
+        *([check_data()] if IS_CHECKOUT else []),
         check_others(others),
     ]
 
@@ -76,6 +89,16 @@ def check_packages() -> list[Finding]:
     why = installation.read_notes(installation.CORE).get("torch")  # if the set-up chose the build
     build = [Finding("ok", "PyTorch's build", why)] if why else []
     return [*required, *build, *optional]
+
+
+def check_library_alone() -> list[Finding]:
+    """Findings on the packages beside a library that was installed without the workshop's notebooks."""
+    missing = packages.missing_for_notebooks()
+    found = f"{', '.join(missing)} not installed; examine, dryrun and predict do without"
+    in_notebooks = judged(
+        "ranks in notebooks", found if missing else "installed", not missing, packages.remedy("notebooks")
+    )
+    return [check_package("torch", packages.remedy("torch"), "look"), in_notebooks]
 
 
 def _why_missing(extra: str) -> str:
@@ -142,7 +165,9 @@ def check_two_ranks(mpiexec: list[str]) -> Finding:
             found = "they did not start with this environment's settings of MPI"
             return Finding("wrong", "two ranks", found, remedy=suspects)
         why = which_mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
-        return Finding("wrong", "two ranks", why, remedy="run `make setup` again; on a cluster, load the MPI module")
+        return Finding(
+            "wrong", "two ranks", why, remedy=f"{packages.remedy('notebooks')} again; on a cluster, load the MPI module"
+        )
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
@@ -184,9 +209,10 @@ def check_limits() -> Finding:
 
 
 def check_disk() -> Finding:
-    free = shutil.disk_usage(ROOT).free
-    found = f"{free / 1e9:.1f} GB free in {ROOT}"
-    remedy = "make room: records and checkpoints go to build/"
+    folder = ROOT if IS_CHECKOUT else Path.cwd()
+    free = shutil.disk_usage(folder).free
+    found = f"{free / 1e9:.1f} GB free in {folder}"
+    remedy = "make room: records and checkpoints need it"
     return judged("disk", found, free >= LEAST_DISK_BYTES, remedy)
 
 
@@ -196,7 +222,8 @@ def check_gpus() -> Finding:
     listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
     if listed.returncode:
         return Finding("look", "GPUs", "nvidia-smi fails", remedy="the driver does not answer; the CPU is used")
-    remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see book/setup.md)"
+    how = "set TORCH_INDEX and run `make setup` (see book/setup.md)" if IS_CHECKOUT else "install the one for this GPU"
+    remedy = f"PyTorch is the CPU build: {how}"
     return judged(
         "GPUs", "; ".join(listed.stdout.strip().splitlines()), "+cpu" not in (_version("torch") or ""), remedy
     )

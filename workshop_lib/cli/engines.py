@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli.arguments import BIND, Parser
+from workshop_lib.arguments import BIND, Parser, first_paragraph
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.launch import allocation
@@ -20,6 +20,13 @@ from workshop_lib.ranks.launch import allocation
 LOOK_EVERY_S = 0.5
 STOP_LIMIT_S = 30.0
 REPLACED_WITHIN_S = 0.5
+
+
+def engines_arguments(parser: Parser) -> None:
+    parser.description = "Ranks that a job holds for notebooks to attach to."
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    start_arguments(commands.add_parser("start", help=first_paragraph(start.__doc__)))
+    stop_arguments(commands.add_parser("stop", help=first_paragraph(stop.__doc__)))
 
 
 def start_arguments(parser: Parser) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from workshop_lib.errors import cause
 from workshop_lib.machine.emulation import session as emulation
+from workshop_lib.notebook.training_text import TrainingText
 from workshop_lib.ranks import RankError
-from workshop_lib.ranks.progress import TextView
 from workshop_lib.words import plural
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
@@ -63,7 +63,7 @@ class Interrupt:
         show_error("stopping after the next steps, to keep what was measured; Ctrl-C again ends it at once.")
 
 
-class Terminal(TextView):
+class Terminal(TrainingText):
     """Shows the progress of a training, after notes on anything unusual about it."""
 
     noted = False

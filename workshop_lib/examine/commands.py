@@ -7,14 +7,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
-from workshop_lib.cli.arguments import Parser
-from workshop_lib.cli.findings import EXIT_CODES, as_data, show, worst
+from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError
-from workshop_lib.examine.checks import examine as check
-from workshop_lib.examine.run import observe
-from workshop_lib.examine.sections import SECTIONS
+from workshop_lib.findings import EXIT_CODES, as_data, show, worst
 
 RANKS = 2
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -32,7 +30,9 @@ def examine_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: no limit of steps."
     )
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, metavar="X", help="Stop the script after this many seconds."
+    )
     parser.add_argument(
         "--against-one", action="store_true", help="Run the first step again on one rank, and compare the gradients."
     )
@@ -62,12 +62,16 @@ def examine(
     if command[0] != "-m" and not Path(command[0]).is_file():
         raise InputError(f"{command[0]}: there is no such file. After -- come your script and its own options.")
     _check_python(python)
-    from workshop_lib.examine.on_ranks.first_step import compare  # imports PyTorch
+    from workshop_lib.examine.checks import examine as check
+    from workshop_lib.examine.run import observe
+    from workshop_lib.examine.sections import SECTIONS
 
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         first_step = Path(folder) if against_one and ranks > 1 else None
         run = observe(ranks, command, steps, seconds, python, first_step=first_step)
         if first_step is not None:
+            from workshop_lib.examine.on_ranks.first_step import compare  # imports PyTorch
+
             run.repeated = observe(1, command, 1, min(seconds, AGAIN_S), python, show=False, first_step=first_step)
             run.against_one = compare(first_step)
     findings = check(run)
@@ -105,9 +109,13 @@ def _check_python(python: str) -> None:
     if shutil.which(python) is None:
         raise InputError(f"--python {python}: there is no such program.")
     if python == sys.executable:
+        if find_spec("torch") is None:
+            raise InputError(
+                f"{sys.prefix} has no PyTorch. Name the Python that your script runs with: --python .venv/bin/python"
+            )
         return
-    needs = f"--python {python}: examine needs PyTorch 2.6 or newer there"
-    asks = [python, "-c", "import torch.accelerator"]  # PyTorch 2.6 brought it
+    needs = f"--python {python}: examine needs PyTorch 2.6 or newer and NumPy there"
+    asks = [python, "-c", "import numpy, torch.accelerator"]  # PyTorch 2.6 brought the second
     try:
         asked = subprocess.run(asks, capture_output=True, text=True, timeout=PYTHON_S)
     except subprocess.TimeoutExpired as error:

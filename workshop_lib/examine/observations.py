@@ -1,14 +1,30 @@
 """What the ranks of one run did, as their recorders wrote it down."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from workshop_lib.examine.records import (
+    DdpRecord,
+    EndRecord,
+    EpochRecord,
+    EvaluationRecord,
+    FetchRecord,
+    Forward,
+    GroupRecord,
+    IndicesRecord,
+    LabelsRecord,
+    ModelRecord,
+    Record,
+    StepRecord,
+    parse,
+)
 from workshop_lib.ranks.call.messages import Frame
 
-Record = dict[str, Any]
+Kind = TypeVar("Kind", bound=Record)
 
 
 @dataclass
@@ -16,89 +32,107 @@ class RankLog:
     """The records of one rank, in the order in which it wrote them."""
 
     records: list[Record] = field(default_factory=list)
-    workers: list[list[Record]] = field(default_factory=list)  # what each of its loading workers did first
+    workers: list[list[FetchRecord]] = field(default_factory=list)  # what each of its loading workers did first
 
-    def of_kind(self, *kinds: str) -> list[Record]:
-        return [record for record in self.records if record["kind"] in kinds]
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [record for record in self.records if isinstance(record, kind)]
 
-    def first(self, kind: str) -> Record:
-        """The first record of this kind; empty if there is none."""
-        return next((record for record in self.records if record["kind"] == kind), {})
+    def first(self, kind: type[Kind]) -> Kind | None:
+        return next(iter(self.of(kind)), None)
 
     @property
-    def start(self) -> Record:
-        return self.first("start")
+    def end(self) -> EndRecord:
+        """How the rank ended; an empty record if it didn't come to its end."""
+        return self.first(EndRecord) or EndRecord()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.first(EndRecord) is not None
+
+    @property
+    def group_size(self) -> int | None:
+        """The number of ranks in the process group; None if the script never made one."""
+        group = self.first(GroupRecord)
+        return group.size if group else None
 
     @cached_property
-    def steps(self) -> dict[int, Record]:
-        return {record["step"]: record for record in self.of_kind("step")}
+    def steps(self) -> dict[int, StepRecord]:
+        return {record.step: record for record in self.of(StepRecord)}
 
     @property
-    def model(self) -> Record:
-        """The model that is trained; of several, the first one that is wrapped, or else the first one."""
-        wrapped = [each for each in self.of_kind("model") if each["ddp"] or each["fsdp"]]
-        return wrapped[0] if wrapped else self.first("model")
+    def has_model(self) -> bool:
+        return self.first(ModelRecord) is not None
 
-    def forwards(self, step: int) -> list[Record]:
+    @property
+    def model(self) -> ModelRecord:
+        """The model that is trained; of several, the first one that is wrapped, or else the first one.
+
+        An empty record if there is none.
+        """
+        models = self.of(ModelRecord)
+        wrapped = [each for each in models if each.ddp or each.fsdp]
+        return next(iter([*wrapped, *models]), ModelRecord())
+
+    def forwards(self, step: int) -> list[Forward]:
         """The trained model's forward passes in a step."""
-        return [each for each in self.steps[step]["forwards"] if each["model"] == self.model["model"]]
+        return [each for each in self.steps[step].forwards if each.model == self.model.model]
 
     def is_by_closure(self, step: int) -> bool:
         """Whether the optimizer itself calls the model, as L-BFGS does, several times in a step."""
-        return any(forward.get("closure") for forward in self.forwards(step))
+        return any(forward.closure for forward in self.forwards(step))
 
     def samples(self, step: int) -> list[int]:
-        return [digest for forward in self.forwards(step) for digest in forward.get("samples", [])]
+        return [digest for forward in self.forwards(step) for digest in forward.samples or []]
 
     @cached_property
     def orders(self) -> dict[tuple[int, int], list[int]]:
         """The indices of samples in the order in which they were loaded, by loader and epoch."""
-        return self._by_epoch("indices")
+        return _by_epoch(self.of(IndicesRecord))
 
     @cached_property
     def labels(self) -> dict[tuple[int, int], list[list[int]]]:
         """The labels of the first samples, in the order in which they were loaded, by loader and epoch."""
-        return self._by_epoch("labels")
-
-    def _by_epoch(self, kind: str) -> dict[tuple[int, int], list]:
-        values: dict[tuple[int, int], list] = {}
-        for record in self.of_kind(kind):
-            values.setdefault((record["loader"], record["epoch"]), []).extend(record["values"])
-        return values
+        return _by_epoch(self.of(LabelsRecord))
 
     @cached_property
-    def loaders(self) -> dict[int, list[Record]]:
+    def loaders(self) -> dict[int, list[EpochRecord]]:
         """What each loader was like at the start of each of its epochs."""
-        loaders: dict[int, list[Record]] = {}
-        for record in self.of_kind("epoch"):
-            loaders.setdefault(record["loader"], []).append(record)
+        loaders: dict[int, list[EpochRecord]] = {}
+        for record in self.of(EpochRecord):
+            loaders.setdefault(record.loader, []).append(record)
         return loaders
 
-    def passes(self, loader: int, whole: bool = False) -> list[Record]:
+    def passes(self, loader: int, whole: bool = False) -> list[EpochRecord]:
         """The epochs of a loader that the script trained on, without peeks at a batch and evaluations.
 
         whole: leave out those that were cut off.
         """
         epochs = self.loaders[loader]
-        next_steps = [each["step"] for each in epochs[1:]] + [max(self.steps, default=0)]
-        passes = [each for each, next_step in zip(epochs, next_steps, strict=True) if next_step > each["step"]]
+        next_steps = [each.step for each in epochs[1:]] + [max(self.steps, default=0)]
+        passes = [each for each, next_step in zip(epochs, next_steps, strict=True) if next_step > each.step]
         return [each for each in passes if not whole or self._is_whole(each)]
 
-    def _is_whole(self, epoch: Record) -> bool:
-        order = self.orders.get((epoch["loader"], epoch["epoch"]), [])
-        return bool(epoch["batches"] and len(order) > (epoch["batches"] - 1) * (epoch["batch"] or 1))
+    def _is_whole(self, epoch: EpochRecord) -> bool:
+        order = self.orders.get((epoch.loader, epoch.epoch), [])
+        return bool(epoch.batches and len(order) > (epoch.batches - 1) * (epoch.batch or 1))
 
     @cached_property
     def training_loaders(self) -> set[int]:
         forwards = [forward for step in self.steps for forward in self.forwards(step)]
-        return {forward["loader"] for forward in forwards if forward["loader"] is not None}
+        return {forward.loader for forward in forwards if forward.loader is not None}
 
     @cached_property
-    def evaluations(self) -> list[Record]:
+    def evaluations(self) -> list[EvaluationRecord]:
         """Evaluations of the trained model."""
-        number = self.model.get("model")
-        found = self.of_kind("evaluation")
-        return [each for each in found if any(forward["model"] == number for forward in each["forwards"])]
+        number = self.model.model
+        return [each for each in self.of(EvaluationRecord) if any(one.model == number for one in each.forwards)]
+
+
+def _by_epoch(records: Sequence[IndicesRecord | LabelsRecord]) -> dict[tuple[int, int], list]:
+    values: dict[tuple[int, int], list] = {}
+    for record in records:
+        values.setdefault((record.loader, record.epoch), []).extend(record.values)
+    return values
 
 
 @dataclass
@@ -120,18 +154,18 @@ class Run:
     @cached_property
     def common_steps(self) -> list[int]:
         """The steps that all ranks took with the trained model, up to the optimizer's part."""
-        taken = [{step for step, each in rank.steps.items() if _is_whole(each)} for rank in self.ranks if rank.model]
+        taken = [{step for step, each in log.steps.items() if each.is_whole} for log in self.ranks if log.has_model]
         both = set.intersection(*taken) if len(taken) == self.size else set()
         return sorted(step for step in both if all(rank.forwards(step) for rank in self.ranks))
 
     @property
     def trains(self) -> bool:
-        return bool(self.common_steps) and all(rank.model for rank in self.ranks)
+        return bool(self.common_steps) and all(rank.has_model for rank in self.ranks)
 
     @property
     def joined(self) -> bool:
         """Whether all ranks are in one process group."""
-        return all(rank.first("group").get("size") == self.size for rank in self.ranks)
+        return all(rank.group_size == self.size for rank in self.ranks)
 
     @cached_property
     def same_model(self) -> bool:
@@ -141,17 +175,17 @@ class Run:
 
     def named_shapes(self, rank: int) -> list[tuple[str, tuple[int, ...] | None]]:
         """Name and shape of each of a rank's parameters, without the shape of those that are shared out."""
-        parameters = self.ranks[rank].model["parameters"]
-        return [(name, None if shared_out else tuple(shape)) for name, shape, _, shared_out in parameters]
+        parameters = self.ranks[rank].model.parameters
+        return [(each.name, None if each.shared_out else tuple(each.shape)) for each in parameters]
 
     def calls(self, *names: str, phase: str = "") -> int:
         """How many of these collectives the script called itself in its steps, on all ranks together."""
         found = 0
         for rank in self.ranks:
             for step in rank.steps.values():
-                for key, (count, *_) in step["collectives"].items():
+                for key, calls in step.collectives.items():
                     name, where = key.split()
-                    found += count if name in names and phase in ("", where) else 0
+                    found += calls.count if name in names and phase in ("", where) else 0
         return found
 
     @cached_property
@@ -171,13 +205,14 @@ class Run:
         models = [rank.model for rank in self.ranks]
         if not self.trains or not self.same_model:
             return False
-        if all(model["ddp"] or model["around_ddp"] for model in models):
-            return all(rank.first("ddp").get("group") == self.size for rank in self.ranks)
-        if any(len(mesh) > 1 for model in models for mesh in model["meshes"]):
+        if all(model.ddp or model.around_ddp for model in models):
+            wrapped = [rank.first(DdpRecord) for rank in self.ranks]
+            return all(each is not None and each.group == self.size for each in wrapped)
+        if any(len(mesh) > 1 for model in models for mesh in model.meshes):
             return False
-        if all(model["fsdp"] for model in models):
+        if all(model.fsdp for model in models):
             return True
-        if any(shared_out for model in models for *_, shared_out in model["parameters"]):
+        if any(each.shared_out for model in models for each in model.parameters):
             return False
         messages = self.calls("send", "recv", "isend", "irecv", "batch_isend_irecv", "all_to_all", "all_to_all_single")
         inside = self.calls(
@@ -186,18 +221,14 @@ class Run:
         return not messages and not inside
 
 
-def _is_whole(step: Record) -> bool:
-    return "optimizers" in step or "skipped" in step
-
-
-def read_rank(path: Path, most: int | None = None) -> RankLog:
-    """Read the records of one rank, or the first `most`; an unfinished last line is left out."""
-    rank = RankLog()
+def read_records(path: Path, most: int | None = None) -> list[Any]:
+    """Read the records of one process, or the first `most`; an unfinished last line is left out."""
+    records: list[Any] = []
     if not path.exists():
-        return rank
+        return records
     with open(path) as file:
         for line in file:
-            if len(rank.records) == most or not line.endswith("\n"):
+            if len(records) == most or not line.endswith("\n"):
                 break
-            rank.records.append(json.loads(line))
-    return rank
+            records.append(parse(json.loads(line)))
+    return records

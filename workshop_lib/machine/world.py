@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
-import hostlist
-
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import environment
 
@@ -175,6 +173,8 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
+    import hostlist  # only Slurm's ranks need it
+
     counts = hostlist.parse_slurm_tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank = int(env["SLURM_PROCID"])

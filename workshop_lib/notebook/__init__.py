@@ -14,8 +14,7 @@ def _setup() -> None:
     # Only a notebook needs these modules. A command that draws a figure does without them.
     import mpi4py
 
-    from workshop_lib import rooms
-    from workshop_lib.notebook import busy_kernel, live, magics, unfinished, widgets
+    from workshop_lib.notebook import busy_kernel, live, magics, sharing, unfinished, widgets
     from workshop_lib.ranks import Ranks
     from workshop_lib.ranks.launch import agents
 
@@ -24,7 +23,7 @@ def _setup() -> None:
     shell.register_magics(magics.RanksMagics)
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     unfinished.Unfinished(shell)
-    rooms.load(rooms.AFTER_CELLS)(shell)
+    sharing.AfterCells(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
         busy_kernel.answer_new_pages(kernel)

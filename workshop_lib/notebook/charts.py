@@ -9,8 +9,8 @@ from collections.abc import Callable
 from matplotlib.ticker import MaxNLocator
 
 from workshop_lib.notebook.palette import BLUE, GREEN, LIGHT_BLUE, PURPLE, VERMILION, YELLOW
-from workshop_lib.ranks.call.messages import Point
-from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
+from workshop_lib.training.progress import Point
+from workshop_lib.training.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width

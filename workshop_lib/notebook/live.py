@@ -15,11 +15,12 @@ from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.notebook import charts
+from workshop_lib.notebook.training_text import TrainingText
 from workshop_lib.notebook.widgets import Column, answers_while_busy, leave, size
-from workshop_lib.ranks.call.messages import Displayed, Published
+from workshop_lib.ranks.call.messages import Displayed
 from workshop_lib.ranks.call.output import Row
-from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
-from workshop_lib.ranks.timeline import timeline
+from workshop_lib.training.progress import SHARES_OF_LAST_S, Progress, epoch_line
+from workshop_lib.training.timeline import timeline
 
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
@@ -38,7 +39,7 @@ CUT_OFF = (
 OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes waiting for a core."
 
 
-class NotebookView(TextView):
+class NotebookView(TrainingText):
     """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook.
 
     At the end of a training it leaves the dashboard's charts.
@@ -138,7 +139,7 @@ class LiveView(Dashboard):
     def unfinished(self, lines: list[str]) -> None:
         self.being_written = html.escape("\n".join(lines))
 
-    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
+    def update(self, data: list[Any], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
         self.elapsed_s = elapsed_s
         self.running = running

@@ -4,7 +4,7 @@ import base64
 import html
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 import numpy as np
@@ -18,8 +18,7 @@ from workshop_lib.notebook.results import curves, records
 from workshop_lib.notebook.results import sweep as sweeps
 from workshop_lib.notebook.widgets import has_widgets
 from workshop_lib.ranks import RankError
-from workshop_lib.ranks.call.messages import Published
-from workshop_lib.ranks.progress import Progress
+from workshop_lib.training.progress import Progress
 from workshop_lib.words import duration, plural
 
 PARTS = 1000  # steps of the bar
@@ -115,7 +114,7 @@ class SweepDashboard(Dashboard):
             self._draw()
         return self
 
-    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
+    def update(self, data: list[Any], elapsed_s: float, running: list[int]) -> None:
         """Show how far the current run is."""
         self.progress.take(data)
         self.elapsed_s = elapsed_s

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.findings import Finding
 from workshop_lib.machine.catalogue import Machine
 from workshop_lib.preflight.reports import PreflightReport, RankReport
 from workshop_lib.ranks.faults.rank_errors import grouped, named

@@ -4,10 +4,10 @@ import json as as_json
 from pathlib import Path
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli.arguments import BIND, Parser
-from workshop_lib.cli.findings import EXIT_CODES, as_data, show, worst
+from workshop_lib.arguments import BIND, Parser
 from workshop_lib.errors import InputError
-from workshop_lib.paths import BUILD
+from workshop_lib.findings import EXIT_CODES, as_data, show, worst
+from workshop_lib.paths import BUILD, IS_CHECKOUT
 from workshop_lib.training.options import DEVICES
 
 
@@ -18,7 +18,9 @@ def preflight_arguments(parser: Parser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="Threads per rank; the job's cores per task, or 1.")
     parser.add_argument("--bind", default=BIND, metavar="NAME", help="Bind ranks to cores: none or core.")
     parser.add_argument("--device", default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}.")
-    parser.add_argument("--folder", metavar="FOLDER", help="Where your checkpoints go; build/ by default.")
+    parser.add_argument(
+        "--folder", metavar="FOLDER", help="Where your checkpoints go; by default build/, or the current one."
+    )
     parser.add_argument("--out", metavar="FILE", help="Keep the record in this .json file.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")
 
@@ -43,7 +45,7 @@ def preflight(
     if device not in DEVICES:
         raise InputError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
     compared_with = catalogue.machine(machine) if machine else None
-    place = Path(folder) if folder else BUILD
+    place = Path(folder or (BUILD if IS_CHECKOUT else "."))
     if folder and not place.is_dir():
         raise InputError(f"--folder {folder}: there is no such folder.")
     place.mkdir(exist_ok=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workshop_lib.cli.findings import show
+from workshop_lib.findings import show
 from workshop_lib.preflight.checks import check
 from workshop_lib.preflight.reports import PreflightReport
 from workshop_lib.ranks.launch.cluster import Ranks

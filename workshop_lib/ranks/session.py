@@ -179,9 +179,9 @@ class AttachedRanks(Ranks):
             time.sleep(0.1)
         raise RankError(f"No fresh ranks came up within {START_ELSEWHERE_LIMIT_S:.0f} s where these were held.")
 
-    def _lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether a rank or the ranks' holder has ended, or the controller has stopped answering."""
-        if super()._lost():
+        if super().is_lost():
             return True
         if time.monotonic() > self._next_probe:  # a call may be under way, so the probe is short
             self._probes_failed = 0 if folders.answers(self.folder) else self._probes_failed + 1

@@ -6,7 +6,6 @@ import socket
 import time
 from datetime import timedelta
 
-import hostlist
 import torch
 import torch.distributed as dist
 
@@ -133,4 +132,6 @@ def _address(world: World) -> tuple[str, int]:
     port = SLURM_FIRST_PORT + (31 * job + step) % SLURM_PORTS
     if world.local_size == world.world_size:
         return "127.0.0.1", port
+    import hostlist  # only Slurm's ranks on several nodes need it
+
     return hostlist.expand_hostlist(env["SLURM_STEP_NODELIST"])[0], port

@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
 from workshop_lib.exercises.judge import Verdict
-from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer
 from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn
 from workshop_lib.training.record import weights_sha256
+from workshop_lib.training.timeline import Timeline, timeline
 
 from lessons.ddp.backward import averaged_after
 from lessons.ddp.judge_own_ddp import descend

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from workshop_lib.notebook import figures, palette
-from workshop_lib.ranks.timeline import KINDS, Timeline
+from workshop_lib.training.timeline import KINDS, Timeline
 
 BACKWARD = figures.Look(palette.BLUE, "")
 MESSAGE = figures.Look(palette.YELLOW, "//")

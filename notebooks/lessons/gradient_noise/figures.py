@@ -1,11 +1,16 @@
-"""Draws what the batch size does to learning, for 07b_gradient_noise: the noise scale, and steps to a target."""
+"""Draws what the batch size does to learning, for 07b_gradient_noise: the noise scale, and steps to a target.
 
+`python -m lessons.gradient_noise.figures RECORDS PICTURE` draws the steps to a target, as `make figures` does.
+"""
+
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.results import records as run_records
 from workshop_lib.notebook.results.curves import require_same
 from workshop_lib.notebook.results.records import RecordError
 
@@ -149,3 +154,8 @@ def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
     except ValueError as error:
         title += f"; no fit: {error}"
     return steps_to_target(pairs, fits, title)
+
+
+if __name__ == "__main__":
+    _, source, picture = sys.argv
+    print(f"drawn: {figures.save(target_curve(run_records.read(source)), picture)}")

@@ -114,7 +114,7 @@ class HorovodTimeline:
 
 @dataclass(frozen=True)
 class Measured:
-    """Horovod's steps with some settings: milliseconds per step, and the timeline of five more steps."""
+    """Horovod's steps with some settings: milliseconds per step, and the timeline of fifteen more steps."""
 
     step_ms: list[float]
     timeline: HorovodTimeline

@@ -4,7 +4,7 @@
         python -m lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
 
 03_horovod_pytorch runs it through `figures.measure`. Rank 0 writes OUT.json, the milliseconds of each step, and
-OUT.timeline.json, Horovod's recording of five more steps, in which the last rank starts LATE_MS late. Horovod reads
+OUT.timeline.json, Horovod's recording of fifteen more steps, in which the last rank starts LATE_MS late. Horovod reads
 some settings when it is imported and others when it starts, so each choice of settings needs new processes.
 """
 
@@ -22,7 +22,7 @@ LAYERS = 8
 WIDTH = 64
 BATCH = 64
 WARM_UP = 5
-RECORDED = 5
+RECORDED = 15
 PAUSE_S = 0.02  # pause between recorded steps, as if the ranks computed something else
 
 
@@ -48,6 +48,7 @@ def record(path: str, model: nn.Module, optimizer, inputs: torch.Tensor, late_ms
     hvd.start_timeline(path, mark_cycles=True)
     time.sleep(0.05)
     for _ in range(RECORDED):
+        MPI.COMM_WORLD.Barrier()
         if hvd.rank() == hvd.size() - 1:
             time.sleep(late_ms / 1000)
         model.zero_grad()

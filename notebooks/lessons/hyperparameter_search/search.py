@@ -128,11 +128,11 @@ def search(
     except InputError:  # for example, a job that nobody can train
         jobs.signal(signal.SIGINT)
         if not jobs.wait(failures.STILL_LIMIT_S):
-            team._give_up("a search on them was cut off")  # a job still running would block the next call
+            team.give_up("a search on them was cut off")  # a job still running would block the next call
         raise
     except BaseException:
         if jobs.running and team.trouble is None:
-            team._give_up("a search on them was cut off")
+            team.give_up("a search on them was cut off")
         raise
     finally:
         team.busy = False

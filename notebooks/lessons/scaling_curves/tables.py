@@ -19,7 +19,7 @@ def epoch_seconds(records: Iterable[dict], backend: str) -> dict[int, list[list[
     seconds: dict[int, list[list[float]]] = {}
     for record in records:
         if record["what"]["backend"] == backend:
-            run = [round(epoch["seconds"], 3) for epoch in record["epochs"]]
+            run = [epoch["seconds"] for epoch in record["epochs"]]
             seconds.setdefault(record["what"]["world_size"], []).append(run)
     return seconds
 

@@ -4,7 +4,7 @@ import html
 from dataclasses import dataclass
 
 from workshop_lib.cli import doctor
-from workshop_lib.cli.findings import Finding, paragraphs, worst
+from workshop_lib.findings import Finding, paragraphs, worst
 from workshop_lib.words import plural
 
 

@@ -11,9 +11,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.machine.cores import usable_cores
-from workshop_lib.ranks.call.engine import Publisher, stop_asked
+from workshop_lib.ranks.call.engine import stop_asked
 from workshop_lib.training.callbacks import StepEvent, StepValues, Tracer
 from workshop_lib.training.models import torch_cnn
+from workshop_lib.training.publisher import Publisher
 
 STEPS_BETWEEN_STOP_CHECKS = 8
 Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels
@@ -54,7 +55,7 @@ class WatchedLoop:
         self.optimizer = optimizer
         self.comm = comm
         self.info = {"world_size": comm.size, "rank": comm.rank, "epochs": epochs, "steps_per_epoch": steps}
-        self.publisher = Publisher()
+        self.publisher = Publisher(stop_asked)
         self.tracer = Tracer(comm)
         self.stopped = False
         self.answers: torch.Tensor | None = None  # the network's output for the batch of this step

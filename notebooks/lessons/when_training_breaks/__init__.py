@@ -4,6 +4,7 @@ from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
     __name__,
+    check=".judge",
     fault_catalogue=".fault_catalogue",
     hung_jobs=".hung_jobs",
     hung_ranks=".hung_ranks",

@@ -3,8 +3,8 @@
 import math
 import time
 
-from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.timeline import timeline
 from workshop_lib.training.trainer import train
 
 

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.cli.findings import Finding, as_text
 from workshop_lib.examine.checks import examine as check
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
 from workshop_lib.examine.sections import SECTIONS
+from workshop_lib.findings import Finding, as_text
 from workshop_lib.ranks.launch import scripts
 
 ACCURACY = re.compile(r"accuracy ([\d.]+)%")

@@ -29,7 +29,8 @@ def test_a_check_leaves_no_horovod_running(team):
 
 
 def test_the_checks_need_no_tensorflow_in_the_notebook():
-    code = f"import sys, {horovod_keras.__name__}; print('tensorflow' in sys.modules or 'torch' in sys.modules)"
+    imports = f"import sys, workshop_lib, {horovod_keras.__name__}"
+    code = f"{imports}; print('tensorflow' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 

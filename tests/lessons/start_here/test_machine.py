@@ -2,7 +2,7 @@
 
 import pytest
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.findings import Finding
 
 from lessons.start_here.machine import Examination
 

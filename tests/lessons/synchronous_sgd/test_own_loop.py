@@ -17,7 +17,7 @@ ONE_RANK = SimpleNamespace(size=1, rank=0, allgather=lambda value: [value], allr
 class Publisher:
     """In place of the one that sends to the notebook."""
 
-    def __init__(self):
+    def __init__(self, stop_asked):
         self.info, self.points, self.rows = None, [], []
 
     def on_start(self, info):

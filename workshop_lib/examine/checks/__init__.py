@@ -5,9 +5,10 @@ A check with nothing to look at yields nothing. One that looked and found no fau
 
 from collections.abc import Callable, Iterator
 
-from workshop_lib.cli.findings import LEVELS, Finding
 from workshop_lib.examine.checks import data, ending, evaluation, files, gradients, machine, randomness, speed, weights
+from workshop_lib.examine.findings import found
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import LEVELS, Finding
 
 CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     ending.ended,
@@ -29,6 +30,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     gradients.rate,
     gradients.clipping,
     gradients.accumulation,
+    gradients.left_over,
     gradients.unused,
     evaluation.combined,
     evaluation.mode,
@@ -66,4 +68,4 @@ def _findings(check: Callable[[Run], Iterator[Finding]], run: Run) -> list[Findi
         seen = (
             f"the check {check.__module__.rsplit('.', 1)[-1]}.{check.__name__} failed: {type(error).__name__}: {error}"
         )
-        return [Finding("look", "unseen", seen, "The script isn't at fault: examine is.")]
+        return [found("check-failed", seen=seen)]

@@ -4,8 +4,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.examine.records import EpochRecord, LossPart
+from workshop_lib.findings import Finding
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 
@@ -30,48 +32,32 @@ def batches(run: Run) -> Iterator[Finding]:
         seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(same[0]))} samples in "
         seen += f"{len(same)} of {len(steps)} steps, from step {same[0]} on"
         if len(distinct) == 1:
-            why = "But every step has this one batch, so the data may be made up for a test."
-            change = "With real data, share it out."
-            yield Finding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
+            yield found("one-batch", seen, (one, other), same[0])
         else:
-            yield Finding(
-                "wrong",
-                "batches",
-                f"{seen}{_why_the_same(run, one, other)}",
-                "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
-                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on."
-                if run.ranks[one].training_loaders
-                else "Take every size-th sample from rank on, or seed the ranks' draws differently.",
-                "sampler",
-                (one, other),
-                same[0],
-            )
+            name = "same-batches" if run.ranks[one].training_loaders else "same-draws"
+            yield found(name, f"{seen}{_why_the_same(run, one, other)}", (one, other), same[0])
         return
     share, one, other = max(
         (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
     )
     if share > OVERLAP_SHARE:
-        yield Finding(
-            "look",
-            "batches",
+        yield found(
+            "overlap",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
-            "The ranks don't share the samples out, so an epoch repeats some samples, and may leave others out.",
-            "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
-            "sampler",
-            (one, other),
-            steps[0],
+            ranks=(one, other),
+            step=steps[0],
         )
         return
     seen = f"the ranks trained on different samples in each of the {plural(len(steps), 'step')} compared"
-    yield Finding("ok", "batches", seen)
+    yield ok("batches", seen)
 
 
 def _why_the_same(run: Run, one: int, other: int) -> str:
     for log in (run.ranks[one], run.ranks[other]):
         for loader in log.training_loaders:
             settings = log.loaders[loader][0]
-            if "distributed" not in settings:
-                return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
+            if settings.distributed is None:
+                return f": the DataLoader has a {settings.sampler}, which knows nothing of ranks"
     return ""
 
 
@@ -79,7 +65,7 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     """Whether equal indices are the same sample on both ranks. They aren't if each rank has a dataset of its own."""
     logs = run.ranks[one], run.ranks[other]
     settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-    if settings and all("distributed" in each for each in settings):
+    if settings and all(each.distributed for each in settings):
         return True
     orders = [_first_order(log) for log in logs]
     if not all(orders):
@@ -101,7 +87,7 @@ def _labels(log: RankLog) -> dict[int, tuple]:
     labels = {}
     for loader in log.training_loaders:
         for epoch in log.loaders[loader]:
-            key = loader, epoch["epoch"]
+            key = loader, epoch.epoch
             for index, label in zip(log.orders.get(key, []), log.labels.get(key, []), strict=False):
                 labels[index] = tuple(label)
     return labels
@@ -110,14 +96,14 @@ def _labels(log: RankLog) -> dict[int, tuple]:
 def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
     """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
     settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
-    return random and not any(each["dataset"] == "Subset" for each in settings)
+    random = all(any(step.drew_data for step in log.steps.values()) for log in logs)
+    return random and not any(each.dataset == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:
     for loader in sorted(log.training_loaders):
         for epoch in (*log.passes(loader), *log.loaders[loader]):
-            if order := log.orders.get((loader, epoch["epoch"])):
+            if order := log.orders.get((loader, epoch.epoch)):
                 return order
     return []
 
@@ -141,7 +127,7 @@ def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
     return len(seen[0] & seen[1]) / smaller if smaller else 0.0
 
 
-def _trained_with(log: RankLog) -> Iterator[tuple[int, list[dict]]]:
+def _trained_with(log: RankLog) -> Iterator[tuple[int, list[EpochRecord]]]:
     for loader in sorted(log.training_loaders):
         yield loader, log.loaders[loader]
 
@@ -151,45 +137,33 @@ def sampler(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel or run.size == 1:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        parts = {log.loaders[loader][0].get("subset") for log in run.ranks if loader in log.loaders}
-        if len(parts) > 1 and "distributed" in epochs[0]:
-            yield Finding(
-                "wrong",
-                "sampler",
-                "the ranks train on different subsets of the data, and a DistributedSampler shares each of them out",
-                "Some samples are never trained on. If the rest is for testing, a rank trains on another rank's.",
-                "Draw the split with one seed on all ranks: random_split(..., generator=Generator().manual_seed(0)).",
-                "sampler",
+        parts = {log.loaders[loader][0].subset for log in run.ranks if loader in log.loaders}
+        if len(parts) > 1 and epochs[0].distributed:
+            yield found(
+                "split-per-rank",
+                "the ranks train on different subsets of the data, and a DistributedSampler shares each one out",
                 step=1,
             )
             return
     seeds: dict[int, set[int]] = {}
     for rank, log in enumerate(run.ranks):
         for loader, epochs in _trained_with(log):
-            settings = epochs[0].get("distributed")
+            settings = epochs[0].distributed
             if settings is None:
                 continue
-            seeds.setdefault(loader, set()).add(settings["seed"])
-            if settings["num_replicas"] != run.size or settings["rank"] != rank:
-                yield Finding(
-                    "wrong",
-                    "sampler",
-                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
-                    f"{settings['num_replicas']}",
-                    "Some samples are never trained on, and ranks may share others.",
-                    "Leave num_replicas and rank out: DistributedSampler(dataset) takes them from the process group.",
-                    "sampler",
-                    (rank,),
-                    1,
+            seeds.setdefault(loader, set()).add(settings.seed)
+            if settings.num_replicas != run.size or settings.rank != rank:
+                yield found(
+                    "sampler-of-another-rank",
+                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings.rank} of "
+                    f"{settings.num_replicas}",
+                    ranks=(rank,),
+                    step=1,
                 )
     if any(len(each) > 1 for each in seeds.values()):
-        yield Finding(
-            "wrong",
-            "sampler",
+        yield found(
+            "sampler-seeds",
             f"the DistributedSampler has a different seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
-            "Each rank shuffles differently and takes part of a different order: some samples come twice, some never.",
-            "Give all ranks the same seed.",
-            "sampler",
             step=1,
         )
 
@@ -199,29 +173,24 @@ def coverage(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        whole = [each["epoch"] for each in run.ranks[0].passes(loader, whole=True)]
+        whole = [each.epoch for each in run.ranks[0].passes(loader, whole=True)]
         orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
-        total = epochs[0]["samples"]
-        if not total or not orders or not all(orders):
+        total = epochs[0].samples
+        if not total or not epochs[0].batches or not orders or not all(orders):
             continue
         if not all(_index_one_dataset(run, 0, other) for other in range(1, run.size)):
             continue
         loaded = [index for order in orders for index in order]
         lost = total - len(set(loaded))
         twice = len(loaded) - len(set(loaded))
-        global_batch = math.ceil(len(orders[0]) / epochs[0]["batches"]) * run.size
+        global_batch = math.ceil(len(orders[0]) / epochs[0].batches) * run.size
         if lost >= global_batch or twice > global_batch:
-            yield Finding(
-                "look",
-                "coverage",
-                f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
-                "The network learns from different data than you think.",
-                "Choose each rank's samples from one order that all ranks share.",
-                "sampler",
+            yield found(
+                "coverage", f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again"
             )
-        else:
-            seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
-            yield Finding("ok", "coverage", seen)
+            return
+        seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
+        yield ok("coverage", seen)
 
 
 def order(run: Run) -> Iterator[Finding]:
@@ -230,36 +199,26 @@ def order(run: Run) -> Iterator[Finding]:
         compared = False
         for loader in sorted(log.training_loaders):
             for number, (before, after) in enumerate(itertools.pairwise(log.passes(loader)), 2):
-                old = log.orders.get((loader, before["epoch"]), [])
-                new = log.orders.get((loader, after["epoch"]), [])
+                old = log.orders.get((loader, before.epoch), [])
+                new = log.orders.get((loader, after.epoch), [])
                 short = min(len(old), len(new))
                 if short < 2 * FIRST:
                     continue
                 compared = True
                 if old[:short] != new[:short]:
                     continue
-                shuffles = after.get("distributed", {}).get("shuffle", False)
+                shuffles = after.distributed is not None and after.distributed.shuffle
                 seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
-                why = "A DistributedSampler reshuffles only if you tell it the epoch." if shuffles else ""
-                yield Finding(
-                    "wrong" if shuffles else "look",
-                    "order",
-                    seen,
-                    why or "Nothing shuffles the samples, so every epoch has the same batches.",
-                    "Call sampler.set_epoch(epoch) before each epoch." if shuffles else "Shuffle, if you meant to.",
-                    "sampler",
-                    (rank,),
-                    after["step"] + 1,
-                )
+                yield found("no-set-epoch" if shuffles else "not-shuffled", seen, (rank,), after.step + 1)
                 return
         if compared and rank == run.size - 1:
-            yield Finding("ok", "order", "each epoch has an order of its own")
-    if not any(log.training_loaders for log in run.ranks):
+            yield ok("order", "each epoch has an order of its own")
+    if not any(_first_order(log) for log in run.ranks):
         yield from _order_of_batches(run)
 
 
 def _order_of_batches(run: Run) -> Iterator[Finding]:
-    """The same for scripts without a DataLoader, judged by the batches themselves."""
+    """The same where no loader has indices, judged by the batches themselves."""
     log = run.ranks[0]
     rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
     if not rows or not rows[0] or rows[0] not in rows[1:]:
@@ -268,10 +227,7 @@ def _order_of_batches(run: Run) -> Iterator[Finding]:
     repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
     if period >= FIRST and len(repeats) >= FIRST and all(repeats):
         seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
-        why = "Every epoch has the same batches in the same order."
-        yield Finding(
-            "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
-        )
+        yield found("batches-repeat", seen, (0,))
 
 
 def unequal_parts(run: Run) -> Iterator[Finding]:
@@ -279,62 +235,47 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel:
         return
     known = {step: unequal for step in run.common_steps if (unequal := _unequal_losses(run, step)) is not None}
-    found = next(((step, unequal) for step, unequal in known.items() if unequal), None)
-    if found is not None:
-        step, unequal = found
-        yield Finding(
-            "look",
-            "parts",
-            f"in step {step}, {unequal}",
-            "Each sample or token of a smaller part counts more than one of a larger part.",
-            "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
-            "times the number of ranks.",
-            "unequal",
-            step=step,
-        )
+    first = next(((step, unequal) for step, unequal in known.items() if unequal), None)
+    if first is not None:
+        step, unequal = first
+        yield found("parts-of-losses", f"in step {step}, {unequal}", step=step)
         return
     for step in run.common_steps:
         if step in known:
             continue
-        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
+        sums = [sum(forward.size for forward in log.forwards(step)) for log in run.ranks]
         if len(set(sums)) > 1:
-            yield Finding(
-                "look",
-                "parts",
-                f"in step {step}, the ranks had {_numbers(sums)} samples",
-                "The mean of the ranks' means gives the samples of the smaller part more weight.",
-                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
-                "unequal",
-                step=step,
-            )
+            yield found("parts-of-ranks", f"in step {step}, the ranks had {_numbers(sums)} samples", step=step)
             return
 
 
 def _unequal_losses(run: Run, step: int) -> str | None:
     """How samples count differently in a step's losses; empty if they count equally, None if that isn't known."""
-    losses = [log.steps[step].get("losses", []) for log in run.ranks]
-    lines = [[line for line, *_ in loss] for loss in losses]
+    losses = [log.steps[step].losses for log in run.ranks]
+    lines = [[each.line for each in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
         return None
-    if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
+    if any(each.weight is None or not each.count for loss in losses for each in loss):
         return None
     if any(log.is_by_closure(step) for log in run.ranks):
         return None
     for calls in zip(*losses, strict=True):  # the same call on all ranks
         if unequal := _count_differently(calls):
-            return f"{calls[0][0]} takes, on the ranks, {unequal}"
+            return f"{calls[0].line} takes, on the ranks, {unequal}"
     whole = len(losses[0]) == len(run.ranks[0].forwards(step)) and len(set(lines[0])) == 1
     unequal = _count_differently(losses[0]) if whole else ""
     return f"{lines[0][0]} takes, in the micro-batches of rank 0, {unequal}" if unequal else ""
 
 
-def _count_differently(losses: Sequence[list]) -> str:
+def _count_differently(losses: Sequence[LossPart]) -> str:
     """How samples count differently in these losses; empty if they don't."""
-    _, counts, reductions, weights, *_ = zip(*losses, strict=True)
+    counts = [each.count for each in losses]
+    reductions = {each.reduction for each in losses}
+    weights = [each.weight for each in losses]
     even = max(weights) - min(weights) <= EVEN * max(weights)
-    if set(reductions) == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
+    if reductions == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
         return f"means over {_numbers(counts)} samples or tokens, and each mean counts the same"
-    if set(reductions) == {"sum"} and not even:
+    if reductions == {"sum"} and not even:
         return f"sums over {_numbers(counts)} samples or tokens, and divides them by different numbers"
     return ""
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
+from workshop_lib.examine.records import CollectiveRecord, ErrorRecord, UnseenRecord
+from workshop_lib.findings import Finding
 from workshop_lib.ranks.faults.rank_errors import named, where
 from workshop_lib.words import plural
 
@@ -19,98 +21,62 @@ NO_GPU = (
     "NCCL built in",
 )
 MISMATCH = "doesn't match expected size"
-SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
 
 def ended(run: Run) -> Iterator[Finding]:
-    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
+    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first(ErrorRecord))}
     positions = [_position(run, rank) for rank in range(run.size)]
-    done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
+    done = [rank for rank, log in enumerate(run.ranks) if log.has_ended]
     # gloo aborts a rank now and then while Python shuts down. That isn't the script's fault.
     how = "ended" if run.how == "failed" and len(done) == run.size else run.how
-    if any(error.get("error") == "StartsItsOwnRanks" for error in failed.values()):
-        [text, *_] = [error["text"] for error in failed.values()]
-        yield Finding(
-            "look",
-            "ended",
-            f"nothing was watched: {text}",
-            "examine starts the ranks itself, as torchrun does, and looks into those.",
-            "Let the script call that function once, with RANK, LOCAL_RANK and WORLD_SIZE from the environment.",
-            "processes",
-        )
+    if any(error.error == "StartsItsOwnRanks" for error in failed.values()):
+        [text, *_] = [error.text for error in failed.values()]
+        yield found("own-ranks", f"nothing was watched: {text}")
     elif failed:
-        rank = min(failed, key=lambda each: failed[each]["time"])
+        rank = min(failed, key=lambda each: failed[each].time)
         error = failed[rank]
-        at = f" at {error['place'][0]}, line {error['place'][1]}" if error["place"] else ""
+        at = f" at {error.place[0]}, line {error.place[1]}" if error.place else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
-        taken = max((record["step"] for record in run.ranks[rank].records), default=0)
-        yield Finding(
-            "wrong",
-            "ended",
-            "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
-            "When one rank fails, torchrun ends all of them.",
-            _advice(run, error["text"]),
-            "branches" if "reduction" in error["text"] or done else "stuck",
-            (rank,),
-            taken,
-        )
+        taken = max((record.step for record in run.ranks[rank].records), default=0)
+        seen = "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error.text)}", *others])
+        yield found(_why_it_failed(run, error.text), seen, (rank,), taken)
     elif how == "failed" and (mismatch := _mismatch(run)):
-        yield Finding(
-            "wrong",
-            "ended",
+        yield found(
+            "collectives-met",
             "\n".join([f"a rank aborted: {shortened(mismatch)}", *positions]),
-            "Messages of two collectives met, because the ranks called different ones.",
-            SAME_CALLS,
-            "branches",
             step=min(max(log.steps, default=0) for log in run.ranks) + 1,
         )
     elif how == "failed":
         tail = "\n".join(run.last_lines[-8:])
-        yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
+        yield found("script-failed", f"the script ended with an error:\n{tail}")
     elif how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
         waiting = tuple(run.stacks)
-        yield Finding(
-            "wrong",
-            "ended",
-            "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
-            f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
-            SAME_CALLS,
-            "branches",
-            waiting,
-            min(steps),
-        )
+        seen = "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions])
+        yield found("stuck", seen, waiting, min(steps), steps=_list(steps))
     elif not run.trains:
         seen = "no step of an optimizer was seen on every rank"
         seen += " before the time was up" if how == "time" else ""
-        change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
-        yield Finding("look", "ended", "\n".join([seen, *positions]), "", change)
+        yield found("no-step", "\n".join([seen, *positions]))
     else:
         took = plural(len(run.common_steps), "step")
         stopped = " until the time was up" if how == "time" else ""
-        yield Finding("ok", "ended", f"{plural(run.size, 'rank')} took {took}{stopped}, and no rank failed")
+        yield ok("ended", f"{plural(run.size, 'rank')} took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if how == "ended" and run.trains and len(set(steps)) > 1:
-        ends = [log.first("end").get("weights") for log in run.ranks]
+        ends = [log.end.weights for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
-        yield Finding(
-            "wrong" if run.is_data_parallel and not agree else "look",
-            "steps",
-            f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
-            "From the first missing step on, the ranks no longer train the same model.",
-            "Give every rank the same number of batches: a DistributedSampler does, with or without drop_last.",
-            "branches",
-            step=min(steps) + 1,
-        )
+        seen = f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}"
+        name = "different-steps" if run.is_data_parallel and not agree else "different-steps-joined"
+        yield found(name, seen, step=min(steps) + 1)
 
 
 def unseen(run: Run) -> Iterator[Finding]:
     """What of the script couldn't be looked at?"""
-    found = {each["what"]: each for log in run.ranks for each in log.of_kind("unseen")}
-    for what, record in found.items():
-        seen = f"couldn't look at {what} ({record['line'] or 'in a library'}): {record['text']}"
-        why = "The script isn't at fault. The checks that need it say nothing, or less."
-        yield Finding("look", "unseen", seen, why, step=record["step"])
+    blind = {each.what: each for log in run.ranks for each in log.of(UnseenRecord)}
+    for what, record in blind.items():
+        seen = f"couldn't look at {what} ({record.line or 'in a library'}): {record.text}"
+        yield found("unseen", seen, step=record.step)
 
 
 def _mismatch(run: Run) -> str:
@@ -126,12 +92,12 @@ def _position(run: Run, rank: int) -> str:
     log = run.ranks[rank]
     if run.stacks.get(rank):
         return f"rank {rank}: {where(run.stacks[rank])}"
-    if log.first("end"):
+    if log.has_ended:
         return f"rank {rank} had ended"
-    if error := log.first("error"):
-        return f"rank {rank} failed too: {shortened(error['text'])}"
-    if calls := log.of_kind("collective"):
-        return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
+    if error := log.first(ErrorRecord):
+        return f"rank {rank} failed too: {shortened(error.text)}"
+    if calls := log.of(CollectiveRecord):
+        return f"rank {rank} had called {calls[-1].name} at {calls[-1].line}, and ended in it or after it"
     return f"rank {rank} ended and left no message"
 
 
@@ -142,18 +108,19 @@ def shortened(text: str) -> str:
     return reason if len(reason) <= TEXT_SHOWN else f"{reason[:TEXT_SHOWN]}..."
 
 
-def _advice(run: Run, text: str) -> str:
+def _why_it_failed(run: Run, text: str) -> str:
+    """The name of the finding for a rank that failed with this text."""
     if any(local in line for line in run.last_lines for local in ("--local_rank", "--local-rank")):
-        return "torchrun doesn't give --local_rank: read int(os.environ['LOCAL_RANK']) instead."
+        return "failed-local-rank"
     if any(words in text for words in NO_GPU):
-        return "This machine has no GPU for it. Take device and backend from torch.accelerator.is_available()."
+        return "failed-without-gpu"
     if "Duplicate GPU" in text:
-        return "Start at most one rank for each GPU, and let each take the one with its LOCAL_RANK."
+        return "failed-on-one-gpu"
     if "Expected to have finished reduction" in text:
-        return "Use every parameter in every step, or remove those that no step uses."
-    if any(log.first("end") for log in run.ranks):
-        return "A rank had ended before: give every rank the same number of batches."
-    return "Read the error above; it's the first one in time."
+        return "failed-unused-parameter"
+    if any(log.has_ended for log in run.ranks):
+        return "failed-after-another-ended"
+    return "failed"
 
 
 def _list(numbers: list[int]) -> str:
@@ -163,28 +130,17 @@ def _list(numbers: list[int]) -> str:
 def joined(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
-    has_group = any(log.first("group") for log in run.ranks)
-    libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
+    has_group = any(log.group_size for log in run.ranks)
+    libraries = sorted({name for log in run.ranks for name in log.model.joined_by})
     if not has_group and libraries:
-        yield Finding(
-            "look",
-            "joined",
-            f"the script imports {' and '.join(libraries)} and never called init_process_group",
-            f"torchrun started it as {run.size} trainings that know nothing of each other. mpiexec would join them.",
-            "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
-        )
+        seen = f"the script imports {' and '.join(libraries)} and never called init_process_group"
+        yield found("joined-by-another-library", seen, size=run.size)
     elif not has_group:
-        yield Finding(
-            "wrong",
-            "joined",
-            f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
-            "Every rank trains a model of its own, and all but one are thrown away.",
-            "Call torch.distributed.init_process_group(), wrap the model, and share out the data.",
-            "convert",
+        yield found(
+            "no-group",
+            f"the script never called init_process_group: it's {run.size} runs that know nothing of each other",
         )
     elif not run.joined:
-        sizes = [log.first("group").get("size", 1) for log in run.ranks]
+        sizes = [log.group_size or 1 for log in run.ranks]
         seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
-        yield Finding(
-            "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
-        )
+        yield found("group-of-other-size", seen=seen)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import Finding
 from workshop_lib.machine.cores import usable_threads
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
@@ -12,43 +13,28 @@ from workshop_lib.words import plural
 def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
     """Are there as many threads as cores, at most?"""
     cores = cores or usable_threads()
-    counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
-    on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
+    counts = [log.steps[max(log.steps)].threads for log in run.ranks]
+    on_cpu = all(log.model.device == "cpu" for log in run.ranks)
     if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:
-        yield Finding(
-            "look",
-            "threads",
-            f"{plural(run.size, 'rank')} with {max(counts)} threads each share {plural(cores, 'core')}",
-            "The threads take turns on the cores, and every rank waits for the slowest thread.",
-            f"Give each rank {max(1, cores // run.size)}: OMP_NUM_THREADS or torch.set_num_threads.",
-            "threads",
-        )
+        seen = f"{plural(run.size, 'rank')} with {max(counts)} threads each share {plural(cores, 'core')}"
+        yield found("more-threads-than-cores", seen, each=max(1, cores // run.size))
     else:
-        yield Finding("ok", "threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
+        yield ok("threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
 
 
 def devices(run: Run) -> Iterator[Finding]:
     """Does each rank compute on a device of its own?"""
-    models = [log.model for log in run.ranks]
-    if not all(models):
+    if not all(log.has_model for log in run.ranks):
         return
-    used = [model["device"] for model in models]
-    accelerators = max(model["accelerators"] for model in models)
+    models = [log.model for log in run.ranks]
+    used = [model.device for model in models]
+    accelerators = max(model.accelerators for model in models)
     twice = sorted({device for device in used if device != "cpu" and used.count(device) > 1})
     if twice:
         ranks = tuple(rank for rank, device in enumerate(used) if device == twice[0])
-        yield Finding(
-            "wrong",
-            "devices",
-            f"{named(ranks)} compute on {twice[0]}",
-            "They share its memory and take turns, and NCCL refuses to connect them.",
-            "Choose the device by LOCAL_RANK.",
-            "devices",
-            ranks,
-        )
+        yield found("shared-device", f"{named(ranks)} compute on {twice[0]}", ranks=ranks)
     elif accelerators and all(device == "cpu" for device in used):
         seen = f"the model is on the CPU, and there are {plural(accelerators, 'accelerator')}"
-        change = "Move the model and each batch to torch.accelerator.current_accelerator()."
-        yield Finding("look", "devices", seen, "The accelerators sit idle.", change, "devices")
+        yield found("idle-accelerators", seen)
     elif accelerators:
-        yield Finding("ok", "devices", f"the ranks compute on {', '.join(used)}")
+        yield ok("devices", f"the ranks compute on {', '.join(used)}")

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 SAME_SHARE = 0.9
@@ -15,8 +16,8 @@ def _states(run: Run, name: str) -> dict[int, list]:
     states = {}
     for step in run.common_steps:
         forwards = [log.forwards(step) for log in run.ranks]
-        if all(each and "random" in each[0] for each in forwards):
-            states[step] = [each[0]["random"].get(name) for each in forwards]
+        if all(each and each[0].random is not None for each in forwards):
+            states[step] = [(each[0].random or {}).get(name) for each in forwards]
     return states
 
 
@@ -28,25 +29,19 @@ def in_forward(run: Run) -> Iterator[Finding]:
     """Does dropout differ between ranks?"""
     if run.size == 1 or not run.is_data_parallel:
         return
-    draws = [
-        step for step in run.common_steps if all(any(f.get("drew") for f in log.forwards(step)) for log in run.ranks)
-    ]
+    draws = [step for step in run.common_steps if all(any(f.drew for f in log.forwards(step)) for log in run.ranks)]
     if len(draws) < FEWEST_STEPS:
         return
     states = {step: each for step, each in _states(run, "torch").items() if step in draws}
     same = _same(states)
     if len(same) >= SAME_SHARE * len(states):
-        yield Finding(
-            "look",
-            "dropout",
+        yield found(
+            "same-dropout",
             f"in {plural(len(same), 'step')}, all ranks drew the same random numbers in the forward pass",
-            "Dropout then removes the same units on every rank, so there is less noise than the batch size suggests.",
-            "After you've built the model, seed each rank differently: torch.manual_seed(seed + rank).",
-            "random",
             step=same[0],
         )
     else:
-        yield Finding("ok", "dropout", "each rank draws random numbers of its own in the forward pass")
+        yield ok("dropout", "each rank draws random numbers of its own in the forward pass")
 
 
 def in_loading(run: Run) -> Iterator[Finding]:
@@ -54,7 +49,7 @@ def in_loading(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not run.is_data_parallel:
         return
     for name in ("torch", "python", "numpy"):
-        draws = [step for step in run.common_steps if all(name in log.steps[step]["drew_data"] for log in run.ranks)]
+        draws = [step for step in run.common_steps if all(name in log.steps[step].drew_data for log in run.ranks)]
         states = {step: each for step, each in _states(run, name).items() if step in draws}
         same = _same(states)
         if len(states) >= FEWEST_STEPS and len(same) >= SAME_SHARE * len(states):
@@ -70,18 +65,10 @@ def in_loading(run: Run) -> Iterator[Finding]:
 
 def _same_in_workers(run: Run, name: str) -> bool:
     """Whether two loading workers, of one rank or of several, began with the same random numbers, and used them."""
-    firsts = [fetches[0]["random"].get(name) for log in run.ranks for fetches in log.workers if fetches]
-    drew = [name in fetch["drew"] for log in run.ranks for fetches in log.workers for fetch in fetches]
+    firsts = [fetches[0].random.get(name) for log in run.ranks for fetches in log.workers if fetches]
+    drew = [name in fetch.drew for log in run.ranks for fetches in log.workers for fetch in fetches]
     return len(set(firsts)) < len(firsts) and all(drew)
 
 
 def _same_augmentation(seen: str, step: int) -> Finding:
-    return Finding(
-        "look",
-        "augmentation",
-        f"{seen} while loading",
-        "The n-th sample of every rank is augmented in the same way, so a batch varies less than it should.",
-        "After you've built the model, seed each rank differently, Python's and NumPy's generators too.",
-        "random",
-        step=step,
-    )
+    return found("same-augmentation", f"{seen} while loading", step=step)

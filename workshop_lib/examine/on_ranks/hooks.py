@@ -22,7 +22,28 @@ from torch.utils.data._utils import fetch as fetchers
 from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
-from workshop_lib.examine.on_ranks.recorder import FETCHES, FIRST_STEPS, RankRecorder, _is_shared_out, _plain
+from workshop_lib.examine.on_ranks.recorder import (
+    FETCHES,
+    FIRST_STEPS,
+    RankRecorder,
+    _is_shared_out,
+    _plain,
+    own_shares,
+)
+from workshop_lib.examine.records import (
+    Clip,
+    DdpRecord,
+    EpochRecord,
+    FetchRecord,
+    Forward,
+    GroupRecord,
+    LabelsRecord,
+    LoadRecord,
+    SamplerSettings,
+    SaveRecord,
+    ShardRecord,
+    WriteRecord,
+)
 
 COLLECTIVES = (
     "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object",
@@ -78,7 +99,7 @@ def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Call
 
 
 def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
-    stack: list[dict[str, Any] | None] = []  # the record of each module that is running; only the outermost has one
+    stack: list[Forward | None] = []  # the record of each module that is running; only the outermost has one
 
     def before(module, args):
         if torch.compiler.is_compiling() or not recorder.is_on():
@@ -127,6 +148,7 @@ def _optimizers(recorder: RankRecorder) -> None:
     def begins(optimizer, args, kwargs):
         recorder.in_optimizer = recorder.has_optimizer = True
         recorder.attempt("optimizers", recorder.gradients_are_ready)
+        recorder.attempt("optimizers", recorder.shares_are_used)
 
     def ends(optimizer, args, kwargs):
         recorder.in_optimizer = False
@@ -189,11 +211,11 @@ def _loaders(recorder: RankRecorder) -> None:
                 result = original(iterator)
             finally:
                 record = recorder.current()
-                record["data_s"] += time.monotonic() - begin_s
+                record.data_s += time.monotonic() - begin_s
                 recorder.in_loader = False
             after = recorder.attempt("random numbers", recorder.random_states) if before else None
             if before and after:
-                record["drew_data"] = [name for name in after if after[name] != before[name]]
+                record.drew_data = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
             if recorder.first_step is not None:
@@ -206,7 +228,7 @@ def _loaders(recorder: RankRecorder) -> None:
         return following
 
     def note_labels(number, batch):
-        recorder.write("labels", loader=number, epoch=epochs[number], values=labels_of(batch))
+        recorder.write(LabelsRecord(loader=number, epoch=epochs[number], values=labels_of(batch)))
 
     def begin(loader):
         """Write down an epoch's start; returns the loader's number."""
@@ -216,7 +238,10 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.loaders_kept.append(loader)  # so that no other loader gets its id
         epochs[number] += 1
         recorder.flush_indices()
-        recorder.write("epoch", loader=number, epoch=epochs[number], **_description(loader))
+        epoch = _description(loader, number, epochs[number])
+        if recorder.now is not None and not recorder.stepped:
+            epoch.open_passes = len(recorder.now.backwards)
+        recorder.write(epoch)
         chooser = loader.batch_sampler
         if chooser is not None:
             batches_of[id(chooser)] = (number, epochs[number])
@@ -264,7 +289,7 @@ def _workers(recorder: RankRecorder) -> None:
     def note(worker, before):
         after = recorder.random_states()
         drew = [name for name in after if after[name] != before[name]]
-        recorder.write_in_worker(worker=worker, random=before, drew=drew)
+        recorder.write_in_worker(FetchRecord(worker=worker, random=before, drew=drew))
 
     for fetcher in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
         _replace(fetcher, "fetch", make)
@@ -286,21 +311,24 @@ def _once(ready: set[type], kind: type, name: str, make: Callable[[Callable], Ca
         _replace(owner, name, make)
 
 
-def _description(loader: DataLoader) -> dict[str, Any]:
+def _description(loader: DataLoader, number: int, epoch: int) -> EpochRecord:
     dataset: Any = loader.dataset
     sampler: Any = loader.sampler
-    description: dict[str, Any] = {
-        "dataset": type(dataset).__name__,
-        "samples": len(dataset) if hasattr(dataset, "__len__") else None,
-        "batch": loader.batch_size,
-        "batches": len(loader) if hasattr(dataset, "__len__") else None,
-        "sampler": type(sampler).__name__,
-        "subset": digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
-    }
+    has_length = hasattr(dataset, "__len__")
+    settings = None
     if isinstance(sampler, DistributedSampler):
-        names = ("num_replicas", "rank", "shuffle", "seed", "epoch")
-        description["distributed"] = {name: getattr(sampler, name) for name in names}
-    return description
+        settings = SamplerSettings(sampler.num_replicas, sampler.rank, sampler.shuffle, sampler.seed, sampler.epoch)
+    return EpochRecord(
+        loader=number,
+        epoch=epoch,
+        dataset=type(dataset).__name__,
+        samples=len(dataset) if has_length else None,
+        batch=loader.batch_size,
+        batches=len(loader) if has_length else None,
+        sampler=type(sampler).__name__,
+        subset=digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
+        distributed=settings,
+    )
 
 
 def _collectives(recorder: RankRecorder) -> None:
@@ -358,13 +386,13 @@ def _wrappers(recorder: RankRecorder) -> None:
         return digests.of_each(_plain(module.parameters()))
 
     def wrapped(ddp, module, before):
-        recorder.write(
-            "ddp",
+        record = DdpRecord(
             before=before,
             after=digests_of(module),
             broadcast_buffers=ddp.broadcast_buffers,
             group=distributed.get_world_size(ddp.process_group),
         )
+        recorder.write(record)
 
     _replace(DistributedDataParallel, "__init__", make_init)
 
@@ -372,7 +400,7 @@ def _wrappers(recorder: RankRecorder) -> None:
         named = [(name, each) for name, each in module.named_parameters() if not isinstance(each, DTensor)]
         if named and not any(each.is_meta for _, each in named):
             names = [name for name, _ in named]
-            recorder.write("shard", names=names, before=digests.of_each(each for _, each in named))
+            recorder.write(ShardRecord(names=names, before=digests.of_each(each for _, each in named)))
 
     _replace(fsdp, "fully_shard", _noting(recorder, before_sharding))
 
@@ -394,7 +422,7 @@ def watch_gradients(recorder: RankRecorder) -> None:
 
     def clipped(norm):
         value = None if isinstance(norm, DTensor) else norm  # a sharded one would need a collective
-        recorder.current()["clips"].append([value, recorder.line(), recorder.scaled])
+        recorder.current().clips.append(Clip(value, recorder.line(), recorder.scaled))
 
     _replace(nn.utils, "clip_grad_norm_", make)
 
@@ -412,17 +440,19 @@ def _files(recorder: RankRecorder) -> None:
         place = os.path.abspath(os.fsdecode(path))
         if not any(part in place for part in NOT_FILES) and not place.startswith(str(recorder.folder)):
             mode = "replace" if event == "os.rename" else args[1]
-            recorder.write("write", path=place, mode=mode, line=recorder.line())
+            recorder.write(WriteRecord(path=place, mode=mode, line=recorder.line()))
 
     sys.addaudithook(opened)
 
     def saved(value, file=None, *args, **kwargs):
         path = os.path.abspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
-        shares = [each for each in digests.tensors_in(value) if _is_shared_out(each)]
-        recorder.write("save", path=str(path), shares=len(shares), line=recorder.line())
+        parameters = [each for model in recorder.models.values() for each in model.module.parameters()]
+        own = {each.data_ptr() for each in own_shares(parameters)}
+        shares = [each for each in digests.tensors_in(value) if _is_shared_out(each) or each.data_ptr() in own]
+        recorder.write(SaveRecord(path=str(path), shares=len(shares), line=recorder.line()))
 
     def loading(what: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: recorder.write("load", what=what, line=recorder.line())
+        return lambda *args, **kwargs: recorder.write(LoadRecord(what=what, line=recorder.line()))
 
     _replace(torch, "save", _noting(recorder, saved))
 
@@ -435,7 +465,7 @@ def _files(recorder: RankRecorder) -> None:
         return load
 
     def read(value):
-        recorder.write("load", what="file", line=recorder.line(), optimizer=holds_optimizer(value))
+        recorder.write(LoadRecord(what="file", line=recorder.line(), optimizer=holds_optimizer(value)))
 
     _replace(torch, "load", make_load)
     _replace(nn.Module, "load_state_dict", _noting(recorder, loading("model")))
@@ -466,9 +496,9 @@ def watch_losses(recorder: RankRecorder) -> None:
     def note(name, value, args, kwargs):
         found = targets_of_loss(name, *args, **kwargs)
         if found is not None and value.requires_grad:
-            entry = recorder.loss(*found)
-            number = value.detach()
-            value.register_hook(lambda gradient: entry.extend([gradient, number, name]))
+            part = recorder.loss(name, *found)
+            part.value = value.detach()
+            value.register_hook(functools.partial(setattr, part, "weight"))
 
     for name in LOSSES:
         _replace(nn.functional, name, make)
@@ -498,7 +528,7 @@ def _group(recorder: RankRecorder) -> None:
         return init
 
     def note():
-        recorder.write("group", size=distributed.get_world_size())
+        recorder.write(GroupRecord(size=distributed.get_world_size()))
 
     _replace(distributed, "init_process_group", make)
 

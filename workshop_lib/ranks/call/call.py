@@ -7,15 +7,16 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import cloudpickle
 import psutil
 from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
-from workshop_lib.ranks.faults import failures, whereabouts
+from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.faults.activity import Activity, asleep, measure
+from workshop_lib.ranks.faults.losses import after_a_loss
 from workshop_lib.ranks.faults.rank_errors import parse_stack
 from workshop_lib.ranks.launch import folders
 from workshop_lib.ranks.launch.allocation import is_here
@@ -43,14 +44,6 @@ class Answer:
     def __init__(self, result: AsyncResult):
         self.result = result
         self._metadata = result.metadata
-
-    @property
-    def stdout(self) -> str:
-        return self._metadata["stdout"]
-
-    @property
-    def stderr(self) -> str:
-        return self._metadata["stderr"]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -88,7 +81,7 @@ class Call:
             try:
                 self.answers[rank] = Answer(view.apply_async(engine.call, payload, self.shown, path))
             except IndexError:  # the controller has missed the rank before its exit record was here
-                failures.raise_lost(self)
+                self._raise_lost()
             self.outcomes.pop(rank, None)
 
     def forget(self, rank: int) -> None:
@@ -116,21 +109,21 @@ class Call:
         return time.monotonic() - self._began
 
     @property
-    def is_training(self) -> bool:
-        """Whether a rank has said that it trains."""
-        return any("phase" in answer.data for answer in self.answers.values())
+    def stops_when_asked(self) -> bool:
+        """Whether a rank has said that it ends cleanly when it is asked to stop."""
+        return any(self.published_by(rank).get("stops_when_asked") for rank in self.answers)
 
-    def published(self) -> list[Published]:
-        """What each rank published last about its progress."""
-        return [self.published_by(rank) for rank in self.ranks]
+    def published(self) -> list[dict[str, Any]]:
+        """The last values of everything that each rank has published."""
+        return [self.answers[rank].data for rank in self.ranks]
 
     def published_by(self, rank: int) -> Published:
         return cast(Published, self.answers[rank].data)
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
-        if self.team._lost():
-            failures.raise_lost(self)
+        if self.team.is_lost():
+            self._raise_lost()
         for rank in self.running:
             if not self.answers[rank].ready():
                 continue
@@ -139,7 +132,7 @@ class Call:
             except KernelError as error:  # the call itself failed, not the learner's function in it
                 kind = getattr(error, "ename", type(error).__name__)
                 if kind == "EngineError":
-                    failures.raise_lost(self)
+                    self._raise_lost()
                 self.outcomes[rank] = Outcome(error=_without_frames(f"raised {kind}", kind, error))
             except Exception as error:
                 what = "gave a result that cannot be used in the notebook"
@@ -176,7 +169,7 @@ class Call:
         began = time.monotonic()
         texts: dict[int, str] = {}
         silent_are_asked = False
-        while time.monotonic() < began + STACK_LIMIT_S and not self.team._lost():
+        while time.monotonic() < began + STACK_LIMIT_S and not self.team.is_lost():
             time.sleep(LOOK_EVERY_S)
             if not silent_are_asked and time.monotonic() > began + whereabouts.ANSWER_LIMIT_S:
                 silent_are_asked = True
@@ -185,7 +178,7 @@ class Call:
             texts = {rank: text for rank in asked if (text := self._written(rank))}
             if len(texts) == len(asked) and texts == before:  # each stack arrives line by line
                 break
-        if not self.team._lost():  # the last words of ranks stay
+        if not self.team.is_lost():  # the last words of ranks stay
             self._clear_stacks()
         return dict.fromkeys(self.running, []) | self._parsed(texts)
 
@@ -230,6 +223,10 @@ class Call:
         """The stacks that these ranks have written down, without those of ranks whose main thread is unknown."""
         notes = folders.rank_notes(self.team.folder)
         return {rank: parse_stack(text, notes[rank]["main_thread"]) for rank, text in texts.items() if rank in notes}
+
+    def _raise_lost(self) -> NoReturn:
+        """Give all ranks up and raise RankError, because one has ended."""
+        raise after_a_loss(self.team, self.loss(), self.stopped()) from None
 
     def loss(self) -> Loss:
         """What the ranks left behind after one was lost. Waits for their exit records, for at most 3 s."""

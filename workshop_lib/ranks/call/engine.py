@@ -1,4 +1,4 @@
-"""The part of an engine that runs on a rank: it runs code, publishes progress and reports which line the rank is on.
+"""The part of an engine that runs on a rank: it runs code and reports which line the rank is on.
 
 Nothing here knows about notebooks. A call arrives as bytes and its outcome leaves as bytes, so an error on a rank is
 data for the notebook to show, never an exception in the transport.
@@ -10,22 +10,18 @@ import contextlib
 import faulthandler
 import importlib.util
 import json
-import math
 import os
 import signal
 import socket
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import types
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
@@ -36,22 +32,9 @@ from workshop_lib.paths import ROOT, replacing
 from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.launch.scratch import SEGMENTS
 
-from .messages import (
-    NO_FOLDERS,
-    AboutRank,
-    ErrorReport,
-    Frame,
-    Outcome,
-    Published,
-    PublishedPoint,
-    RankNote,
-    SearchPath,
-)
+from .messages import NO_FOLDERS, AboutRank, ErrorReport, Frame, Outcome, Published, RankNote, SearchPath
 from .printed import limited
-
-if TYPE_CHECKING:
-    from workshop_lib.training.record import RunRecord
-
+from .sent import SENT, print_to_the_rank
 
 # Cells run in a module of their own, so that ranks can exchange pickled objects of classes that a cell defines.
 NAMESPACE = types.ModuleType("__ranks__")
@@ -68,7 +51,6 @@ HIDDEN = (
     "/IPython/core/",
     bdb.__file__,
 )
-POINTS_SENT = 8
 LARGE_BYTES = 50_000_000  # a message of this size takes a second or more
 PROGRESS_EVERY_MS = 100  # how often an idle rank lets MPI move messages, which costs 0.4 ms of a core
 
@@ -80,8 +62,8 @@ def prepare(folder: str) -> None:
     """Prepare this rank for its first call: environment, signals, working folder, and a note of who it is.
 
     Each engine calls this once. From now on the rank answers when it is asked where it is (whereabouts.py). SIGUSR1,
-    like any crash, makes it write down the line it is on, even in compiled code. SIGUSR2 asks the running call to stop;
-    a training stops at the next step that all ranks agree on.
+    like any crash, makes it write down the line it is on, even in compiled code. SIGUSR2 asks the running call to stop
+    (stop_asked).
     """
     from mpi4py import MPI
 
@@ -93,6 +75,7 @@ def prepare(folder: str) -> None:
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
     whereabouts.answer(Path(folder), rank)
+    os.register_at_fork(after_in_child=print_to_the_rank)
     # Not of all threads: their frames change while faulthandler reads them, and it has crashed ranks that way.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
@@ -110,9 +93,7 @@ def prepare(folder: str) -> None:
         numpy.random.seed()
     tempfile.tempdir = None  # so that TMPDIR is read anew
     if emulation.start_if_asked() and importlib.util.find_spec("torch"):
-        from workshop_lib.training import torch_mpi  # imported here because other ranks may have no use for PyTorch
-
-        torch_mpi.carry_every_group()
+        importlib.import_module("workshop_lib.training.torch_mpi").carry_every_group()
     main_thread = threading.main_thread().ident or 0
     note = RankNote(
         rank=rank,
@@ -148,6 +129,7 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
     shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
     """
     _stop.clear()
+    SENT.begin()
     rank_pid = os.getpid()
     status = 0
     try:
@@ -160,11 +142,11 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
         status = 0 if isinstance(error, SystemExit) and not error.code else 1
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
-        if os.getpid() != rank_pid:  # a fork that the function made ends with it, and leaves answers to the rank
-            os._exit(status)
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+        if os.getpid() != rank_pid:  # a fork that the function made ends with it, and leaves answers to the rank
+            os._exit(status)
 
 
 @cache  # once for each path, because most calls bring the same
@@ -308,67 +290,3 @@ def _collectives_begun(world_size: int) -> list[int]:
         return []
     groups = [group for group in distributed.distributed_c10d._world.pg_map if group.size() == world_size]
     return [group._get_sequence_number_for_group() for group in groups]
-
-
-class Publisher:
-    """Training callbacks that send progress to the notebook, two to four times a second.
-
-    All ranks publish after the same steps: those divisible by a power of two that fits their common pace. So the
-    notebook compares the same steps of all ranks, and all ranks pay for publishing at the same moment instead of
-    waiting for each rank in turn. Any other step costs a comparison and a look at the clock. If the pace drops for
-    long, ranks publish by the clock until a new power of two fits.
-    """
-
-    def __init__(self, hz: float = 4.0):
-        from ipyparallel.engine.datapub import publish_data
-
-        self.publish = publish_data
-        self.every_s = 1 / hz
-        self.every_steps = 1
-        self.epochs: list[dict] = []
-        self.points: deque[PublishedPoint] = deque(maxlen=POINTS_SENT)
-
-    def on_phase(self, text):
-        self.publish({"phase": text})
-
-    def on_start(self, info):
-        self.publish({"info": info})
-        self._start_counting()
-
-    def on_step(self, event):
-        self.event = event
-        self.steps += 1
-        if event["step"] % self.every_steps == 0 or time.monotonic() - self.since > 4 * self.every_s:
-            self.publish(self._progress())
-            seconds_a_step = (time.monotonic() - self.since) / self.steps
-            self.every_steps = 2 ** max(0, int(math.log2(self.every_s / seconds_a_step)))
-            self._start_counting()
-
-    def on_epoch(self, row):
-        self.epochs.append(row)
-        self.publish(self._progress() | {"epochs": list(self.epochs)})
-        self._start_counting()
-
-    def should_stop(self):
-        return stop_asked()
-
-    def _start_counting(self):
-        self.steps = 0
-        self.since = time.monotonic()
-
-    def _progress(self) -> Published:
-        """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""
-        event = self.event
-        done = (event["epoch"] - 1) * event["steps_per_epoch"] + event["step"]
-        if not self.points or self.points[-1]["done"] < done:
-            self.points.append(cast(PublishedPoint, {"done": done, **event, "sums": event["sums"]}))
-        return {"points": list(self.points), "trace": event["trace"]}
-
-
-def train_here(options) -> "RunRecord":
-    """Train on this rank and publish its progress; return the run record."""
-    publisher = Publisher()
-    publisher.on_phase("importing PyTorch")
-    from workshop_lib.training.trainer import train
-
-    return train(options, callbacks=[publisher])

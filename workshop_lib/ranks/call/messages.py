@@ -1,14 +1,8 @@
-"""What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data.
+"""What the processes of a set of ranks send each other: outcomes, errors and records, as plain data."""
 
-CallUnderWay is the interface of a call under way, for modules that must not import call.py.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict
-
-if TYPE_CHECKING:
-    from workshop_lib.ranks.faults.activity import Activity
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 
 class Frame(TypedDict):
@@ -143,72 +137,31 @@ class AboutRank(TypedDict):
     mpi: str
 
 
+class Text(NamedTuple):
+    """What a rank printed to "stdout" or "stderr"; it may end within a line."""
+
+    stream: str
+    text: str
+
+
 class Displayed(TypedDict):
-    """What a rank displayed: a MIME bundle, and how many lines it had printed before, to stdout and to stderr."""
+    """What a rank displayed: a MIME bundle."""
 
     data: dict[str, Any]
     metadata: dict[str, Any]
-    lines: tuple[int, int]
 
 
-def displayed_key(number: int) -> str:
-    """The key under which a rank publishes its display of this number. A listener sees all keys, whenever it looks."""
-    return f"displayed.{number}"
+def output_key(number: int) -> str:
+    """The key under which a rank publishes the Text or Displayed of this number, counted from the call's beginning.
 
-
-class PublishedPoint(TypedDict):
-    """A rank's state after a step. done counts the steps of the run; sums start again at zero in each epoch."""
-
-    done: int
-    epoch: int
-    step: int
-    steps_per_epoch: int
-    lr: float
-    samples_per_s: float
-    sums: list[float]  # loss, correct answers, samples
+    A listener sees all keys, whenever it looks.
+    """
+    return f"output.{number}"
 
 
 class Published(TypedDict, total=False):
-    """The state that one rank published last, in training or at a breakpoint. datapub merges its parts."""
+    """The state that one rank published last; datapub merges its parts. A function may publish more, for its view."""
 
-    phase: str  # what the rank does before the first step of a training
-    info: dict[str, Any]
-    points: list[PublishedPoint]
-    trace: list[Any]  # StepTrace of the last steps
-    epochs: list[dict[str, Any]]
+    stops_when_asked: bool  # whether the call ends cleanly soon after `stop_asked` became true
     result_bytes: int  # the size of a large result, before the rank sends it
     at_breakpoint: int  # how many commands the rank has asked for in pdb
-    step: Any  # the StepEvent itself, only under plain mpiexec, where just one rank is known
-
-
-class Point(NamedTuple):
-    """What happened since the previous point, in the same steps on all ranks."""
-
-    done: int  # steps of the run, so far
-    lr: float
-    sums: list[list[float]]  # [rank] loss, correct answers, samples
-
-    def of_ranks(self) -> list[list[float]]:
-        """The sums of each rank, followed by the sums of all ranks together."""
-        return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
-
-
-class CallUnderWay(Protocol):
-    """The part of a call under way (call.Call) that failures.py, standstill.py and debugger.py use."""
-
-    team: Any
-    ranks: list[int]  # the ranks that run the call
-    outcomes: dict[int, Outcome]
-
-    @property
-    def running(self) -> list[int]: ...
-    def published_by(self, rank: int) -> Published: ...
-    def wait(self, limit_s: float) -> bool: ...
-    def signal(self, number: int) -> None: ...
-    def stacks(self) -> dict[int, list[Frame]]: ...
-    def stopped(self) -> dict[int, StopNote]: ...
-    def loss(self) -> Loss: ...
-    def whereabouts(self) -> dict[int, Whereabouts]: ...
-    def activity(self) -> "Activity": ...
-    def asleep(self, rank: int) -> bool: ...
-    def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

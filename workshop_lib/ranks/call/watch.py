@@ -9,10 +9,10 @@ from workshop_lib.learner import in_notebook
 from workshop_lib.ranks.faults import failures
 from workshop_lib.ranks.faults.rank_errors import RankError, named, positions_text, stopped_text
 
-from . import debugger
 from .call import POLL_S, Call
 from .engine import LARGE_BYTES
 from .output import Output
+from .prompt import Prompt
 
 VIEW_EVERY_S = 0.1
 STOP_LIMIT_S = 4.0
@@ -111,8 +111,8 @@ def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None 
         raise
     except BaseException:
         # For example, the stop button was pressed twice. Whatever still runs would keep the next call waiting.
-        team._give_up("a call on them was cut off")
-        team._wait_until_ended()
+        team.give_up("a call on them was cut off")
+        team.wait_until_ended()
         raise
 
 
@@ -121,7 +121,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
         screen.note_interrupt()
-        failures.raise_interrupted(call, trains=call.is_training)
+        failures.raise_interrupted(call, call.stops_when_asked)
     finally:
         screen.close()
     if call.failed:
@@ -134,7 +134,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: failures.AfterAFailure | None = None
     together = failures.NoneHasFailed(call)
-    prompt = debugger.Prompt(call)
+    prompt = Prompt(call)
     stop_by_s: float | None = None
     next_view = 0.0
     answered_in_s = 0.0  # time that the learner took at breakpoints, which does not count toward the time-out

@@ -5,23 +5,12 @@ from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
 from workshop_lib.ranks.call import engine
-from workshop_lib.ranks.call.messages import CallUnderWay, Frame, Loss
+from workshop_lib.ranks.call.call import Call
+from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.launch import limits
 
-from .rank_errors import (
-    DEADLOCK,
-    HOLD_AGAIN,
-    RankError,
-    grouped,
-    how_it_ended,
-    is_communicating,
-    listed,
-    named,
-    positions_text,
-    stopped_text,
-    traceback_text,
-    where,
-)
+from .losses import ERRORS_SHOWN, places
+from .rank_errors import DEADLOCK, RankError, is_communicating, listed, named, traceback_text
 from .standstill import Standstill
 
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
@@ -33,7 +22,7 @@ STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselve
 INTERRUPT_LIMIT_S = 2.0
 MPI_LIMIT_S = 0.5  # an interrupt has no effect on a rank inside MPI; an operation under way may end in this time
 COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
-STOP_LIMIT_S = 1.5  # time for a training to end at a step that all ranks agree on
+STOP_LIMIT_S = 1.5  # time for a call that stops when asked to, at a step that all ranks agree on
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
 CHECK_LOOK_EVERY_S = 1.5
 CHECK_LOOKS = 3
@@ -42,11 +31,10 @@ TOGETHER_MOST_S = 3.0  # the longest time between two looks, while one of the ra
 ALONE_S = 1.3  # how long a rank that runs a cell without the others waits at one place before it counts
 DEADLOCK_S = 2.5  # how long all ranks wait for each other, and none moves, before that is said to be a deadlock
 NOTICE_S = 5.0
-KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
+KEEP_RESULT = "*Stop*, the button beside its progress, ends it too, and keeps its result."
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
-ERRORS_SHOWN = 3  # a message about a hundred ranks has to fit a screen
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
 
 
@@ -57,7 +45,7 @@ class AfterAFailure:
     computes or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: Call):
         self.call = call
         self.began = time.monotonic()
         self.next_look = time.monotonic() + GRACE_S
@@ -100,12 +88,12 @@ class NoneHasFailed:
     But ranks that run a cell without the others, and wait, are likely to wait for a rank that never comes.
     """
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: Call):
         self.call = call
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
         self.next_look = time.monotonic() + self.pause_s
-        self.signs: tuple | None = None  # what ranks have sent, and published about a training
+        self.signs: tuple | None = None  # what ranks have sent, and published
         self.has_noticed = False
 
     def look(self) -> list[str]:
@@ -135,14 +123,14 @@ class NoneHasFailed:
         return [f"All ranks have waited for each other for {still_s:.0f} s:", *places.splitlines(), advice]
 
     def _moves(self) -> bool:
-        """Whether ranks have sent each other something, or have published progress, since this was asked last."""
+        """Whether ranks have sent each other or published something since this was asked last."""
         before = self.signs
-        points = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
-        self.signs = (self.call.activity().segments, points)
+        published = [list(values.values()) for values in self.call.published()]
+        self.signs = (self.call.activity().segments, published)
         return before is not None and before != self.signs
 
 
-def check_alone(call: CallUnderWay) -> None:
+def check_alone(call: Call) -> None:
     """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
@@ -152,76 +140,32 @@ def check_alone(call: CallUnderWay) -> None:
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
+def _raise_alone(call: Call, what: str) -> NoReturn:
     who = named(call.ranks)
     trouble = f"{who} alone took part in a collective or waited for a message"
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
+def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
-    call.team._give_up(trouble)
+    call.team.give_up(trouble)
     error = RankError(f"{text}{USELESS} {remedy}{advice}")
     error.what = text.strip()
     raise error
 
 
-def raise_lost(call: CallUnderWay) -> NoReturn:
-    """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
-    remedy = f"MPI ends all ranks when one is lost. {call.team.remedy}"
-    loss = call.loss()
-    what = _what_ended(loss)
-    call.team._give_up(what)
-    text = f"{what}.{_last_words(call, loss)}"
-    if loss.holder_ended:
-        remedy = HOLD_AGAIN
-    elif loss.lost_hosts:
-        remedy += f" If {' and '.join(loss.lost_hosts)} stays away, leave this job and start a new one."
-    error = RankError(f"{text}\n{remedy}")
-    error.what = text
-    raise error from None
+def _where(call: Call, stacks: dict[int, list[Frame]], still: str = "") -> str:
+    """Where these ranks are, as lines for a message."""
+    return places(call.team, stacks, call.stopped(), still)
 
 
-def _what_ended(loss: Loss) -> str:
-    if loss.holder_ended:
-        return f"the ranks are gone: the process that held them on {loss.holder}, or its job, has ended"
-    if loss.lost_hosts:
-        lost = " and ".join(f"{host} was lost with {named(ranks)}" for host, ranks in loss.lost_hosts.items())
-        return f"{lost}: the node, its network or the job's processes there are gone"
-    if loss.records:
-        first = loss.records[0]
-        return f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
-    return "the ranks are gone: their mpiexec or controller ended"
-
-
-def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
-    """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
-    stopped = {rank: stopped_text(note) for rank, note in call.stopped().items()}
-    call.team.positions = {rank: stopped.get(rank) or where(frames) for rank, frames in stacks.items()}
-    return positions_text(call.team.positions, still)
-
-
-def _last_words(call: CallUnderWay, loss: Loss) -> str:
-    """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
-    if not loss.records:
-        return ""
-    lost = None if loss.lost_hosts else loss.records[0]["rank"]
-    text = f"\n  It was {where(loss.stacks[lost])}" if lost in loss.stacks else ""
-    raised = {rank: f"{error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()}
-    rows = [f"  {named(ranks)} {words}" for ranks, words in grouped(raised)[:ERRORS_SHOWN]]
-    rest = {rank: frames for rank, frames in loss.stacks.items() if rank != lost and rank not in loss.errors}
-    if rest:
-        rows.append(_where(call, rest))
-    return "\n".join([text, "Meanwhile:", *rows]) if rows else text
-
-
-def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
     text = f"{errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
-def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
+def raise_deadlock(call: Call, standstill: Standstill, still_s: float) -> NoReturn:
     text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{_ended(call)}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
     if why := standstill.explanation():
@@ -229,12 +173,12 @@ def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -
     _give_up(call, "they waited for each other", text)
 
 
-def _ended(call: CallUnderWay) -> str:
+def _ended(call: Call) -> str:
     ended = [rank for rank in call.ranks if rank not in call.running]
     return f" (ended already: {listed(ended)})" if ended else ""
 
 
-def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
+def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     text = f"not finished after {timeout_s:g} s{_ended(call)}:\n{_where(call, call.stacks())}\n"
@@ -242,7 +186,7 @@ def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
-def raise_failed(call: CallUnderWay) -> NoReturn:
+def raise_failed(call: Call) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = errors_text(call)
     try:
@@ -255,7 +199,7 @@ def raise_failed(call: CallUnderWay) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call: CallUnderWay, allow_unreceived: bool = False) -> bool | None:
+def still_in_step(call: Call, allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
     allow_unreceived: whether messages from one rank to another may still wait to be received.
@@ -281,12 +225,12 @@ def still_in_step(call: CallUnderWay, allow_unreceived: bool = False) -> bool | 
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
+def raise_interrupted(call: Call, stops_when_asked: bool = False) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
-    keep = f" {KEEP_RECORD}" if trains else ""
+    keep = f" {KEEP_RESULT}" if stops_when_asked else ""
     stacks: dict[int, list[Frame]] = {}
     try:
-        if trains:  # all ranks agree on a step, so none is left inside a collective
+        if stops_when_asked:  # all ranks agree on a step, so none is left inside a collective
             call.signal(SIGUSR2)
             call.wait(STOP_LIMIT_S)
         call.signal(SIGINT)
@@ -312,7 +256,7 @@ def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}{keep}")
 
 
-def errors_text(call: CallUnderWay) -> str:
+def errors_text(call: Call) -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it.
 
     The last line names limits of this host that may be the cause.

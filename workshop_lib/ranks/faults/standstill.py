@@ -3,7 +3,8 @@
 import time
 from typing import NamedTuple
 
-from workshop_lib.ranks.call.messages import CallUnderWay, Frame, Whereabouts
+from workshop_lib.ranks.call.call import Call
+from workshop_lib.ranks.call.messages import Frame, Whereabouts
 
 from . import activity
 from .activity import Activity
@@ -27,7 +28,7 @@ class Arrival(NamedTuple):
 class Standstill:
     """Looks at the running ranks of a call, and remembers since when nothing has moved."""
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: Call):
         self.call = call
         self.stacks: dict[int, list[Frame]] = {}
         self.whereabouts: dict[int, Whereabouts] = {}

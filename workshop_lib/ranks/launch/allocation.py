@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import hostlist
-
 from workshop_lib.ranks.faults.rank_errors import RankError
 
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
@@ -92,6 +90,8 @@ def expand(nodes: str) -> list[str]:
 
     Raises RankError if `nodes` cannot be read or names no node.
     """
+    import hostlist  # only jobs of Slurm need it
+
     try:
         if names := hostlist.expand_hostlist(nodes):
             return names

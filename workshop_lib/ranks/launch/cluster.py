@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -18,11 +19,10 @@ from workshop_lib.errors import InputError
 from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.ranks.call import cells, engine
+from workshop_lib.ranks.call.view import TextView
 from workshop_lib.ranks.call.watch import watch
 from workshop_lib.ranks.faults.rank_errors import RankError, how_it_ended, remember_source
 from workshop_lib.ranks.owned import remove
-from workshop_lib.ranks.progress import TextView
-from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
 from . import agents, allocation, crowding, folders, launchers, limits, processes, scratch, which_mpi
@@ -119,14 +119,14 @@ class Ranks:
     ends. `ipyparallel.Cluster` could not promise that.
     """
 
-    view = TextView  # how a run shows its progress; the notebook package sets its own
+    view: Callable[..., TextView] | None = None  # what shows a call; the notebook package sets its own
     attached_only = False  # whether another process holds these ranks
     holder_host = ""  # the host of that process
     machine: str | None = None
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
     _user: int  # the process that is connected to these ranks
-    _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
+    _ending: threading.Thread | None = None  # ends ranks that were given up
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None):
@@ -158,10 +158,10 @@ class Ranks:
         """Whether the ranks can take the next call."""
         if self.trouble is None and os.getpid() != self._user:
             self.trouble = "they belong to the process that this one was forked from"
-        if self.trouble is None and self._lost():
+        if self.trouble is None and self.is_lost():
             records = folders.exit_records(self.folder)
             how = "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
-            self._give_up(how or "a rank or its launcher ended while nothing was running")
+            self.give_up(how or "a rank or its launcher ended while nothing was running")
         return self.trouble is None
 
     def __repr__(self):
@@ -169,13 +169,14 @@ class Ranks:
         emulated = f", emulating {self.machine}" if self.machine else ""
         return f"<{plural(self.n, 'MPI rank')}, {state}{emulated}>"
 
-    def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
+    def run(self, function, /, *args, timeout: float = 120.0, show: bool | TextView = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. If a rank fails or the call takes longer than `timeout`
-        seconds, this raises a RankError that says which rank failed and on which line every other rank was. The error
-        comes at once if a rank has ended, within 3 s if the other ranks wait for the failed rank in a collective, and
-        within 15 s if they do something else. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front; `show` may also be False, or a view that shows it.
+        If a rank fails or the call takes longer than `timeout` seconds, this raises a RankError that says which rank
+        failed and on which line every other rank was. The error comes at once if a rank has ended, within 3 s if the
+        other ranks wait for the failed rank in a collective, and within 15 s if they do something else. Afterwards the
+        ranks may need `restart()`; the error says so.
         Raises InputError unless `timeout` is above 0.
         """
         return self._run((function, args, kwargs), timeout, show)
@@ -193,11 +194,9 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(
-        self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
-    ) -> list:
+    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
         if not self.healthy:
-            self._wait_until_ended()
+            self.wait_until_ended()
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
             raise InputError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
@@ -207,7 +206,7 @@ class Ranks:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
         view = show if isinstance(show, TextView) else None
         if show is True:
-            view = self.view(self.n if on is None else len(on), trains=trains)
+            view = (self.view or TextView)(self.n if on is None else len(on))
         self.busy = True
         try:
             return watch(self, payload, timeout, view, on)
@@ -232,9 +231,8 @@ class Ranks:
 
         show: whether to show the progress, or the view that shows it.
         """
-        record = self._run((engine.train_here, (options,), {}), timeout, show, trains=True)[0]
-        record["epochs"] = Epochs(record["epochs"])
-        return record
+        # Training isn't the ranks' business, so they import what does it only here, by its name.
+        return importlib.import_module("workshop_lib.notebook.train_on").train_on(self, options, timeout, show)
 
     def pull(self, name: str) -> list:
         """The values of a variable on all ranks, in rank order."""
@@ -278,7 +276,7 @@ class Ranks:
                 crowding.note(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
-        self._wait_until_ended()
+        self.wait_until_ended()
         end_old = threading.Thread(target=self._let_go())
         end_old.start()  # the old ranks are gone before the fresh ones have loaded Python
         try:
@@ -290,7 +288,7 @@ class Ranks:
     def stop(self) -> None:
         """End the ranks and everything started for them; do nothing if they are stopped already."""
         self._let_go()()
-        self._wait_until_ended()
+        self.wait_until_ended()
 
     def _let_go(self) -> Callable[[], None]:
         """Mark the ranks unusable; return a function that ends their processes."""
@@ -423,29 +421,33 @@ class Ranks:
                 again_s *= 2
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
             self._require_ports()
-            if self._lost() or elapsed_s > ABOUT_LIMIT_S:
+            if self.is_lost() or elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
         mpi_ranks = [about["rank"] for about in asked.get(0)]
         if mpi_ranks != list(range(self.n)):
-            self._give_up("their MPI ranks do not follow their engine ids")
+            self.give_up("their MPI ranks do not follow their engine ids")
             raise RankError(
                 f"The engines 0 to {self.n - 1} report the MPI ranks {mpi_ranks}. When every one says 0, "
                 "mpiexec and mpi4py belong to different MPI libraries: run `workshop doctor`."
             )
 
-    def _lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether a rank, mpiexec or the controller has ended, or the ranks' folder has gone with its holder."""
         if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
         return any(process.poll() is not None for process in self._made)
 
-    def _give_up(self, trouble: str) -> None:
+    def give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices.
 
         They end in the background, because the learner's message need not wait for that.
         """
-        ending = threading.Thread(target=self._let_go())
-        ending.start()
-        self._wait_until_ended = ending.join
+        self._ending = threading.Thread(target=self._let_go())
+        self._ending.start()
         self.trouble = trouble
+
+    def wait_until_ended(self) -> None:
+        """Wait for ranks that were given up to end."""
+        if self._ending is not None:
+            self._ending.join()

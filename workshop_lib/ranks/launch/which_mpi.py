@@ -12,9 +12,10 @@ from pathlib import Path
 
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import environment as others
+from workshop_lib.machine import packages
 from workshop_lib.machine.cores import affinity, core_ids, here
 from workshop_lib.machine.shadowing import shadows
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import IS_CHECKOUT, ROOT
 from workshop_lib.words import plural
 
 BINDINGS = ("none", "core")
@@ -54,7 +55,7 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
     if on_path := shutil.which("mpiexec"):
         return [on_path]
     raise MPINotFound(
-        "No mpiexec was found beside this Python or on PATH. Run `make setup`, load your cluster's MPI "
+        f"No mpiexec was found beside this Python or on PATH: {packages.remedy('notebooks')}, load your cluster's MPI "
         "module, or set WORKSHOP_MPIEXEC to the command that starts MPI processes."
     )
 
@@ -97,12 +98,16 @@ def srun() -> list[str]:
 
 
 def python_path() -> str:
-    """A PYTHONPATH with which a process finds this checkout, wherever it starts, without folders that hide modules."""
+    """A PYTHONPATH with which a process finds this library, wherever it starts, without folders that hide modules.
+
+    A library outside a checkout is installed in this Python, which finds it without a PYTHONPATH.
+    """
     hiding = {shadow.folder for shadow in shadows()}
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if entry and os.path.realpath(entry) not in hiding]
     # A lesson's own programs are started as `python -m lessons.NAME.PROGRAM`.
-    return os.pathsep.join([str(ROOT), str(ROOT / "notebooks"), *kept])
+    checkout = [str(ROOT), str(ROOT / "notebooks")] if IS_CHECKOUT else []
+    return os.pathsep.join([*checkout, *kept])
 
 
 def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:

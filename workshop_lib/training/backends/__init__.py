@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from workshop_lib.errors import InputError
-from workshop_lib.machine import installation
+from workshop_lib.machine import installation, packages
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,10 @@ def require(name: str, comm: str = "auto") -> None:
         for extra in extras:
             if why := installation.why_missing(extra):
                 raise InputError(why)
-        setting = " HOROVOD=" if "horovod" in extras else ""
-        raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
+        remedy = packages.remedy(packages.EXTRAS.get(lacking[0], ""))
+        if "horovod" in extras:
+            remedy = "run `make setup HOROVOD=` in the workshop's checkout"
+        raise InputError(f"{name} needs {' and '.join(lacking)}: {remedy}")
 
 
 def create(name: str, world, device, comm: str = "auto"):

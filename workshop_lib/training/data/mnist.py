@@ -73,6 +73,11 @@ def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_si
     """
     if split not in FILES:
         raise InputError(f"split {split!r}: use 'train' or 'test'")
+    if data_dir is None and not paths.MNIST.is_dir() and not paths.IS_CHECKOUT:
+        raise DataError(
+            "MNIST comes with the workshop's checkout, and only its library is installed here: name a folder that has "
+            "the four files with --data-dir, or with WORKSHOP_MNIST."
+        )
     # The path is absolute, so that the cache cannot return another folder's data after a change of directory.
     return _load(split, Path(data_dir or paths.MNIST).expanduser().absolute(), rank, world_size)
 

@@ -1,18 +1,19 @@
-"""What the dashboard is told by real ranks: curves and times that add up."""
+"""A training on real ranks: the curves and times that a view is given add up, and the record says how it ended."""
+
+from types import SimpleNamespace
 
 import pytest
 
 from workshop_lib import ranks
-from workshop_lib.ranks.progress import TextView
-from workshop_lib.ranks.timeline import KINDS, timeline
+from workshop_lib.notebook.train_on import train_on
+from workshop_lib.notebook.training_text import TrainingText
 from workshop_lib.training.options import TrainOptions
-
-pytestmark = pytest.mark.full
+from workshop_lib.training.timeline import KINDS, timeline
 
 STEPS = 40  # in an epoch
 
 
-class Kept(TextView):
+class Kept(TrainingText):
     """The text view; stays to be looked at when the training is over."""
 
     last: "Kept"
@@ -37,6 +38,7 @@ def _stop():
     ranks.stop()
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_the_curve_adds_up_to_the_record():
     record, view = train()
@@ -53,9 +55,23 @@ def test_the_curve_adds_up_to_the_record():
         assert sum(shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.full
 def test_ddp_does_not_pretend_to_know_its_communication():
     record, view = train(backend="ddp")
     assert record["epochs"][0]["communication_s"] is None, "averaging is no step of its own"
     assert view.progress.curve
     assert not timeline(view.progress.trace).collectives_known
     assert view.progress.shares() == []
+
+
+def test_a_training_that_was_stopped_before_its_first_test_says_so():
+    def trained(epochs):
+        team = SimpleNamespace(run=lambda *_, **__: [{"what": {}, "epochs": epochs, "stopped": True}])
+        return train_on(team, None, show=False)["epochs"]
+
+    stopped = trained([])
+    with pytest.raises(IndexError, match="stopped before the first test") as error:
+        stopped[-1]["test_accuracy"]
+    assert len(error.value._render_traceback_()) == 1, "one line in place of a traceback"
+    assert stopped == stopped[1:] == []
+    assert trained([{"epoch": 1}])[-1] == {"epoch": 1}

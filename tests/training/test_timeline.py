@@ -3,9 +3,9 @@
 import pytest
 
 from workshop_lib.machine.world import World
-from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, WAITING, timeline
 from workshop_lib.training import callbacks
 from workshop_lib.training.backends.base import Communicator
+from workshop_lib.training.timeline import COMMUNICATING, COMPUTING, WAITING, timeline
 
 MS = 1e-3
 

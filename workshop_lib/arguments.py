@@ -1,24 +1,18 @@
-"""How the commands read what was typed, and the options that several of them share.
+"""How the commands read what was typed.
 
 Each command has a function that declares its arguments on a Parser, with argparse's `add_argument`.
 """
 
 import argparse
 import inspect
+import sys
 import typing
-from collections.abc import Callable, Collection
-from dataclasses import fields
+from collections.abc import Callable
 
-from workshop_lib.cli.terminal import show_error
 from workshop_lib.errors import InputError
-from workshop_lib.training.options import TrainOptions
 
 WRONG_USAGE = 2  # exit code
-METAVARS = {int: "N", float: "X", str: "NAME"}
-# How a command starts ranks and waits for them, unless something else was typed.
-THREADS = 1
-BIND = "none"
-TIMEOUT_S = 3600.0
+BIND = "none"  # how a command binds ranks to cores, unless something else was typed
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -61,41 +55,8 @@ class Parser(argparse.ArgumentParser):
         return command(**values)
 
     def error(self, message: str) -> typing.NoReturn:
-        show_error(f"{message} (see {self.prog} --help)")
+        print(f"workshop: {message} (see {self.prog} --help)", file=sys.stderr, flush=True)
         raise SystemExit(self.wrong_usage)
-
-
-def add_train_options(parser: Parser, without: Collection[str] = ()) -> None:
-    """Add an option for each field of TrainOptions, except for `without`."""
-    parser.usage = "%(prog)s [options]"
-    group = parser.add_argument_group("options of the training")
-    for each in fields(TrainOptions):
-        if each.name in without:
-            continue
-        rule = each.metadata["rule"]
-        flag = f"--{each.name.replace('_', '-')}"
-        choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
-        text = f"{rule.help}{choices}."
-        kind, *_ = typing.get_args(each.type) or (each.type,)  # `int | None` gives int and NoneType
-        if kind is not bool:
-            metavar = METAVARS[kind] if rule.choices or kind is not str else "PATH"
-            group.add_argument(flag, type=kind, default=each.default, metavar=metavar, help=text)
-        elif each.default is not False:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=each.default, help=text)
-        else:
-            group.add_argument(flag, action="store_true", help=text)
-
-
-def add_rank_options(parser: Parser) -> None:
-    """Add the options of ranks that a command starts. The command gets those that were typed, and no others."""
-    options: list[tuple] = [
-        ("threads", int, THREADS, "Threads per rank."),
-        ("bind", str, BIND, "Bind ranks to cores: none or core."),
-        ("timeout", float, TIMEOUT_S, "End ranks that hang after this many seconds."),
-    ]
-    for name, kind, default, text in options:
-        text = f"{text} (default: {default})"
-        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS, metavar=METAVARS[kind], help=text)
 
 
 def first_paragraph(text: str | None) -> str:

@@ -1,22 +1,49 @@
-"""A run's progress, put together from what the ranks have published, and shown as text."""
+"""A run's progress: what ranks publish while they train, and the curves put together from it."""
 
-import io
-import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
-from tqdm import tqdm
-
-from workshop_lib.training import diverged
-
-from .call.messages import Point, Published, PublishedPoint
-from .call.output import Row
+from . import diverged
 from .timeline import timeline
 
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
 DIVERGED = "The training has diverged, so it no longer learns: try a smaller learning rate, or a longer warm-up."
-LINES_EVERY_S = 10.0  # time between printed lines where no terminal can redraw one
+
+
+class PublishedPoint(TypedDict):
+    """A rank's state after a step. done counts the steps of the run; sums start again at zero in each epoch."""
+
+    done: int
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    lr: float
+    samples_per_s: float
+    sums: list[float]  # loss, correct answers, samples
+
+
+class PublishedRun(TypedDict, total=False):
+    """What one rank has published about its training. Each message has some of the keys; the last value counts."""
+
+    stops_when_asked: bool  # tells the notebook that this call ends cleanly if it is asked to (ranks' Published)
+    phase: str  # what the rank does before the first step
+    info: dict[str, Any]
+    points: list[PublishedPoint]
+    trace: list[Any]  # StepTrace of the last steps
+    epochs: list[dict[str, Any]]
+    step: Any  # the StepEvent itself, only under plain mpiexec, where just one rank is known
+
+
+class Point(NamedTuple):
+    """What happened since the previous point, in the same steps on all ranks."""
+
+    done: int  # steps of the run, so far
+    lr: float
+    sums: list[list[float]]  # [rank] loss, correct answers, samples
+
+    def of_ranks(self) -> list[list[float]]:
+        """The sums of each rank, followed by the sums of all ranks together."""
+        return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
 
 
 class Progress:
@@ -32,7 +59,7 @@ class Progress:
         self._last: list[PublishedPoint] = []  # the ranks' points at the end of the curve
         self._span = 1.0  # how many steps a point of the curve spans before the next point begins
 
-    def take(self, data: list[Published]) -> bool:
+    def take(self, data: list[PublishedRun]) -> bool:
         """Add what each rank published last; return whether there was anything new about the training."""
         lead = data[0]
         self.info = lead.get("info")
@@ -116,64 +143,6 @@ def merged(first: Point, second: Point | None = None) -> Point:
         return first
     sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(first.sums, second.sums, strict=True)]
     return Point(second.done, second.lr, sums)
-
-
-class TextView:
-    """Shows one progress line while training, with the ranks' output above it. Other views have the same methods."""
-
-    def __init__(self, n: int, trains: bool = False):
-        self.n = n
-        self.trains = trains
-        self.epochs_shown = 0
-        self.bar: Any = None
-        self.on_terminal = sys.stdout.isatty()
-        self.line_shown_s = 0.0
-        self.progress = Progress()
-        self.stop_requested = False
-        self.interrupted = False  # by the notebook's own stop button, or Ctrl-C
-
-    def output(self, items: Sequence[str | Row]) -> None:
-        """Show lines that ranks printed, and rows of what they displayed."""
-        lines = [line for item in items for line in ([item] if isinstance(item, str) else item.new_lines())]
-        if lines:
-            self.write("\n".join(lines))
-
-    def write(self, text: str) -> None:
-        """Print these lines at once: a message to the page for each line would be too many."""
-        if self.bar:
-            tqdm.write(text, file=sys.stdout)
-        else:
-            print(text, flush=True)
-
-    def unfinished(self, lines: list[str]) -> None:
-        """Show the lines that ranks are still writing. As text, nothing is shown before a line is finished."""
-
-    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
-        """Show what each rank published last, given the ranks that still run; called about ten times a second."""
-        done_before = self.progress.done
-        self.progress.take(data)
-        if self.progress.info and self.bar is None:
-            self.bar = tqdm(
-                total=self.progress.total,
-                unit="step",
-                file=sys.stdout if self.on_terminal else io.StringIO(),
-                leave=False,
-                mininterval=0.5,
-            )
-        if self.bar is not None and self.progress.done > done_before:
-            figures = ", ".join(self.progress.figures() + self.progress.shares())
-            self.bar.set_postfix_str(figures, False)
-            self.bar.update(self.progress.done - self.bar.n)
-            if not self.on_terminal and elapsed_s - self.line_shown_s >= LINES_EVERY_S:
-                self.output([f"step {self.progress.done} of {self.progress.total}: {figures}"])
-                self.line_shown_s = elapsed_s
-        for row in self.progress.epochs[self.epochs_shown :]:
-            self.output([epoch_line(row, self.progress.emulated)])
-            self.epochs_shown += 1
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
 
 
 def epoch_line(row: dict, emulated: str = "") -> str:
