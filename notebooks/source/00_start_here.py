@@ -325,9 +325,8 @@ Markdown(lesson.overview("00_start_here"))
 # - Get a good model on one device first, and make that device fast. Then use DDP if it's slow, FSDP if it doesn't fit.
 #
 # **Sources.** Data parallelism: P. Goyal et al. (arXiv:1706.02677). ZeRO: S. Rajbhandari et al. (arXiv:1910.02054). Pipelines:
-# Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). Horovod: A. Sergeev and M. Del
-# Balso (arXiv:1802.05799). `mpi4py`: L. Dalcin et al. (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of
-# the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
+# Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). `mpi4py`: L. Dalcin et al.
+# (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
 
 # %%
 ranks.stop()

@@ -391,9 +391,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. (These numbers
-# leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward pass, they already hold the
-# weights of the layer that comes next.)
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So both peaks
+# are the same. (These numbers leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward
+# pass, they already hold the weights of the layer that comes next.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -594,7 +594,7 @@ guess
 sent = {}  # per step, in multiples of n
 for m in (1, 2, 4):
     sent[f"{m} micro-batches"] = {
-        make.__name__: lesson.by_hand.train(make, m).sent
+        make.__name__: lesson.by_hand.train(make, m, steps=1).sent
         for make in (Zero1, Zero2, Zero3)
     }
 
