@@ -87,8 +87,8 @@ for record in sweep(
 
 # %%
 {
-    ranks: [[round(seconds, 3) for seconds in run] for run in runs]
-    for ranks, runs in lesson.tables.epoch_seconds(strong, "mpi").items()
+    n: [[round(seconds, 3) for seconds in run] for run in runs]
+    for n, runs in lesson.tables.epoch_seconds(strong, "mpi").items()
 }
 
 # %% [markdown]

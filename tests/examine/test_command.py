@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import planted
@@ -14,6 +15,7 @@ from command_line import workshop
 from workshop_lib.examine import commands
 from workshop_lib.examine.on_ranks import recorder
 from workshop_lib.examine.run import _Watch
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks.launch import processes
 
 EACH_WAITS_FOR_THE_OTHER = """
@@ -81,6 +83,17 @@ def test_a_script_that_prints_in_every_step_keeps_the_lines_of_its_epochs(tmp_pa
     assert run.last_lines[0] == "epoch 1" and run.last_lines[-1] == "999"
 
 
+def test_seconds_count_from_when_the_ranks_have_started(tmp_path, monkeypatch):
+    with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True) as process:
+        watch = _Watch(1, process, tmp_path, show=False)
+        monkeypatch.setattr("workshop_lib.examine.run.START_S", 0.3)
+        assert watch.follow(60.0).how == "time"
+        (tmp_path / "rank.0.jsonl").touch()
+        monkeypatch.setattr("workshop_lib.examine.run.START_S", 60.0)
+        assert watch.follow(0.3).how == "time"
+        process.kill()
+
+
 def test_a_rank_that_is_asked_where_it_is_while_it_shuts_down_ends_as_usual(tmp_path):
     before = signal.getsignal(signal.SIGUSR1)
     recorder.RankRecorder(tmp_path, 0, 0, "")
@@ -105,6 +118,23 @@ def test_the_report_as_json(tmp_path, monkeypatch):
     [metric] = [each for each in report["findings"] if each["check"] == "metric"]
     assert "(train.py:" in metric["seen"], "the line of a script that is given by its name alone"
     assert not processes.strays()
+
+
+@pytest.mark.full
+def test_ranks_end_when_whoever_watches_them_is_killed(tmp_path):
+    """8 s, most of them for PyTorch's import."""
+    path = tmp_path / "sleeps.py"
+    path.write_text("import pathlib, time\npathlib.Path(__file__).with_name('started').touch()\ntime.sleep(300)\n")
+    words = [sys.executable, "-m", "workshop_lib", "examine", "--", str(path)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as watcher:
+        while not (tmp_path / "started").exists():
+            assert watcher.poll() is None
+            time.sleep(0.1)
+        watcher.kill()
+    deadline = time.monotonic() + 20
+    while of_watcher := [each for each, mark in processes.marked() if f"/{watcher.pid}/" in mark]:
+        assert time.monotonic() < deadline, of_watcher
+        time.sleep(0.5)
 
 
 @pytest.mark.full

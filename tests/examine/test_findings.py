@@ -440,6 +440,27 @@ def clipped_before(run):
     run.ranks[1].steps[5].clips = [Clip(2.5, "train.py:9", scaled=False)]
 
 
+@case("wrong", "clipping", "in step 5, ranks multiply their shares of the gradients by 0.5, 0.25")
+def shares_clipped_by_their_own_norms(run):
+    for number, rank in enumerate(run.ranks):
+        vars(rank.model).update(ddp=False, fsdp=True)
+        rank.steps[5].share_scale = [0.5, 0.25][number]
+
+
+@case("look", "order", "from step 5 on, rank 0's batches repeat those from step 1 on")
+def a_stream_in_the_same_order(run):
+    for rank in run.ranks:
+        leave_out(rank, IndicesRecord)
+        for number in range(5, 9):
+            rank.steps[number].forwards[0].samples = rank.samples(number - 4)
+
+
+@case("look", "accumulation", "step 4 adds up 2 micro-batches, 1 of them left over from the epoch before; other")
+def left_over(run):
+    run.ranks[0].of(EpochRecord)[1].open_passes = 1
+    run.ranks[0].steps[4].backwards *= 2
+
+
 @case("look", "accumulation", "a step has 2 micro-batches, and the gradients were sent after 2 of them")
 def sent_twice(run):
     for step in steps_of(run):

@@ -95,6 +95,7 @@ class EpochRecord(Record):
     batch: int | None
     batches: int | None
     sampler: str
+    open_passes: int = 0  # backward passes of a step that hasn't come to its optimizer yet
     subset: str | None = None  # a digest of a Subset's indices
     distributed: SamplerSettings | None = None
 
@@ -201,6 +202,7 @@ class StepRecord(Record):
     kept: bool | None = None  # the last step's gradients were still there
     after_backward: float | None = None  # a projection of this rank's gradients
     ready: float | None = None  # the same before they are clipped or used
+    share_scale: float | None = None  # how many times as large this rank's shares are when the optimizer uses them
     roots: list[Number] = field(default_factory=list)  # the values that backward passes began with
     losses: list[LossPart] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)

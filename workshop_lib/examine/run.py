@@ -8,23 +8,23 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from workshop_lib.examine.observations import RankLog, Run, read_records
 from workshop_lib.examine.records import StartRecord
+from workshop_lib.machine.world import loopback
 from workshop_lib.paths import library_alone
 from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framework, parse_stack
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.ranks.launch.agents import Made
+from workshop_lib.ranks.launch import processes
 
 LOOK_EVERY_S = 0.1
+START_S = 180.0  # for the ranks to import PyTorch, which takes minutes where many share few cores
 QUIET_S = 8.0  # when no rank has written anything for this long, look where the ranks are
 LOOK_AGAIN_S = 2.0
 IDLE_SHARE = 0.2  # a rank that waits uses less than this share of a core
@@ -44,33 +44,48 @@ def observe(
 ) -> Run:
     """Run `command`, a script with its arguments, on ranks of this host; return what they did.
 
-    It ends with the script, after `steps` optimizer steps (0: all), after `seconds`, or when the ranks are stuck.
+    It ends with the script, after `steps` optimizer steps (0: all), `seconds` after all ranks have started, or when the
+    ranks are stuck.
     first_step: a folder in which several ranks keep their first step, and from which one rank repeats it.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
-        words = [
-            python,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr",
-            "127.0.0.1",
-            "--nproc-per-node",
-            str(ranks),
-            "-m",
-        ]
-        words += ["workshop_lib.examine.on_ranks", folder, str(steps), str(first_step or "-"), *command]
-        own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
-        if python != sys.executable:
-            own["PYTHONPATH"] = library_alone(Path(folder, "library"))
-        with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:
+        launcher = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+        launcher += ["--nproc-per-node", str(ranks), "-m", "workshop_lib.examine.on_ranks"]
+        words = [*launcher, folder, str(os.getpid()), str(steps), str(first_step or "-"), *command]
+        with _started(words, library_alone(Path(folder, "library"))) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)
+
+
+@contextlib.contextmanager
+def _started(words: Sequence[str], library: str) -> Iterator[subprocess.Popen]:
+    """Start a command with its output in a pipe. None of its processes is left afterwards.
+
+    library: a folder in which its Python finds this library.
+    """
+    set_id = processes.new_set_id()
+    path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
+    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
+    environment = os.environ | own | {processes.VARIABLE: processes.mark(set_id)}
+    with subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C ends this process, which then ends that one
+    ) as process:
+        try:
+            yield process
+        finally:
+            processes.end(set_id)
 
 
 class _Watch:
     """Follows the ranks of one run."""
 
-    def __init__(self, ranks: int, process: Made, folder: Path, show: bool):
+    def __init__(self, ranks: int, process: subprocess.Popen, folder: Path, show: bool):
         self.ranks = ranks
         self.process = process
         self.folder = folder
@@ -82,6 +97,7 @@ class _Watch:
 
     def _pass_on(self, show: bool) -> None:
         """Show the script's output as it arrives, on stderr, because stdout is for the report."""
+        assert self.process.stdout is not None
         with contextlib.suppress(ValueError, OSError):  # the pipe is closed
             for line in self.process.stdout:
                 self.last_lines.append(line.rstrip("\n"))
@@ -89,10 +105,14 @@ class _Watch:
                     print(line, end="", file=sys.stderr, flush=True)
 
     def follow(self, seconds: float) -> Run:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + START_S
+        has_started = False
         stacks: dict[int, list[Frame]] = {}
         how = ""
         while not how:
+            if not has_started and len(list(self.folder.glob("rank.*.jsonl"))) == self.ranks:
+                has_started = True
+                deadline = time.monotonic() + seconds
             if self.process.poll() is not None:
                 how = "ended" if self.process.returncode == 0 else "failed"
             elif list(self.folder.glob("failed.*")):

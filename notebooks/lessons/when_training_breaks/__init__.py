@@ -1,4 +1,4 @@
-"""What 13_when_training_breaks uses besides the library and earlier lessons."""
+"""What 13_when_training_breaks uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -188,9 +188,9 @@ def coverage(run: Run) -> Iterator[Finding]:
             yield found(
                 "coverage", f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again"
             )
-        else:
-            seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
-            yield ok("coverage", seen)
+            return
+        seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
+        yield ok("coverage", seen)
 
 
 def order(run: Run) -> Iterator[Finding]:
@@ -213,12 +213,12 @@ def order(run: Run) -> Iterator[Finding]:
                 return
         if compared and rank == run.size - 1:
             yield ok("order", "each epoch has an order of its own")
-    if not any(log.training_loaders for log in run.ranks):
+    if not any(_first_order(log) for log in run.ranks):
         yield from _order_of_batches(run)
 
 
 def _order_of_batches(run: Run) -> Iterator[Finding]:
-    """The same for scripts without a DataLoader, judged by the batches themselves."""
+    """The same where no loader has indices, judged by the batches themselves."""
     log = run.ranks[0]
     rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
     if not rows or not rows[0] or rows[0] not in rows[1:]:

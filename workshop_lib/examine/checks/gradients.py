@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator
 
 from workshop_lib.examine.checks.weights import named_parameters
@@ -22,8 +23,11 @@ IDLE_SHARE = 0.2
 
 
 def clipping(run: Run) -> Iterator[Finding]:
-    """Are gradients clipped after they are averaged?"""
-    if run.size == 1 or not run.is_data_parallel or run.ranks[0].model.fsdp:
+    """Are gradients clipped after they are averaged, by one norm on all ranks?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    if run.ranks[0].model.fsdp:
+        yield from _clipped_shares(run)
         return
     clipped = [step for step in run.common_steps if all(log.steps[step].clips for log in run.ranks)]
     for step in clipped:
@@ -50,6 +54,18 @@ def clipping(run: Run) -> Iterator[Finding]:
             return
     if clipped:
         yield ok("clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
+
+
+def _clipped_shares(run: Run) -> Iterator[Finding]:
+    """Does each rank clip its shares of the gradients by a norm of its own?"""
+    for step in run.common_steps:
+        factors = [scale for log in run.ranks if (scale := log.steps[step].share_scale) is not None]
+        if factors and max(factors) - min(factors) > TOLERANCE * max(factors):
+            shown = ", ".join(f"{factor:.3g}" for factor in factors)
+            yield found(
+                "shares-clipped", f"in step {step}, ranks multiply their shares of the gradients by {shown}", step=step
+            )
+            return
 
 
 def zeroed(run: Run) -> Iterator[Finding]:
@@ -97,6 +113,24 @@ def accumulation(run: Run) -> Iterator[Finding]:
             seen = f"a step has {backwards} micro-batches, and gradients are sent once"
             yield ok("accumulation", seen)
         return
+
+
+def left_over(run: Run) -> Iterator[Finding]:
+    """Do the micro-batches that an epoch's last step lacked count in the next epoch's first one?"""
+    log = run.ranks[0]
+    passes = {step: len(log.steps[step].backwards) for step in run.common_steps}
+    for loader in sorted(log.training_loaders):
+        for epoch in log.loaders[loader]:
+            if not epoch.open_passes or epoch.step not in passes or log.is_by_closure(epoch.step):
+                continue
+            usual = statistics.median(passes.values())
+            if passes[epoch.step] > usual:
+                seen = (
+                    f"step {epoch.step} adds up {passes[epoch.step]} micro-batches, {epoch.open_passes} of them left "
+                )
+                seen += f"over from the epoch before; other steps have {usual:g}"
+                yield found("left-over", seen, step=epoch.step)
+                return
 
 
 def size(run: Run) -> Iterator[Finding]:

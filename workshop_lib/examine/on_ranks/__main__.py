@@ -1,13 +1,15 @@
 """Run a script as torchrun would, with hooks.
 
-    python -m workshop_lib.examine.on_ranks FOLDER STEPS FIRST_STEP SCRIPT ...
+    python -m workshop_lib.examine.on_ranks FOLDER WATCHER STEPS FIRST_STEP SCRIPT ...
 
-FIRST_STEP is a folder for what the first step needs to be repeated on one process, or "-".
+WATCHER is the id of the process that reads what is written to FOLDER: this one ends when that one is gone. FIRST_STEP
+is a folder for what the first step needs to be repeated on one process, or "-".
 """
 
 import os
 import runpy
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,11 +17,13 @@ from workshop_lib.examine.on_ranks import hooks
 from workshop_lib.examine.on_ranks.first_step import FirstStep
 from workshop_lib.examine.on_ranks.recorder import RankRecorder
 
+WATCHER_S = 1.0  # between two looks at the watcher
 OTHERS_S = 0.5  # after an error, how long this rank stays, so that the others can be asked where they are
 
 
 def main() -> None:
-    folder, steps, first_step, script, *arguments = sys.argv[1:]
+    folder, watcher, steps, first_step, script, *arguments = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(watcher),), daemon=True).start()
     recorder = RankRecorder(Path(folder), int(os.environ["RANK"]), int(steps), os.path.dirname(os.path.abspath(script)))
     if first_step != "-":
         recorder.first_step = FirstStep(Path(first_step), recorder.rank, replays=os.environ["WORLD_SIZE"] == "1")
@@ -40,6 +44,16 @@ def main() -> None:
             recorder.attempt("the end", recorder.end)
         raise
     recorder.attempt("the end", recorder.end)
+
+
+def _end_with(watcher: int) -> None:
+    """End this rank when the watcher is gone, even if it was killed; torchrun then ends as well."""
+    while True:
+        time.sleep(WATCHER_S)
+        try:
+            os.kill(watcher, 0)
+        except ProcessLookupError:
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from torch.utils.data._utils import fetch as fetchers
 from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
-from workshop_lib.examine.on_ranks.recorder import FETCHES, FIRST_STEPS, RankRecorder, _is_shared_out, _plain
+from workshop_lib.examine.on_ranks.recorder import (
+    FETCHES,
+    FIRST_STEPS,
+    RankRecorder,
+    _is_shared_out,
+    _plain,
+    own_shares,
+)
 from workshop_lib.examine.records import (
     Clip,
     DdpRecord,
@@ -141,6 +148,7 @@ def _optimizers(recorder: RankRecorder) -> None:
     def begins(optimizer, args, kwargs):
         recorder.in_optimizer = recorder.has_optimizer = True
         recorder.attempt("optimizers", recorder.gradients_are_ready)
+        recorder.attempt("optimizers", recorder.shares_are_used)
 
     def ends(optimizer, args, kwargs):
         recorder.in_optimizer = False
@@ -230,7 +238,10 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.loaders_kept.append(loader)  # so that no other loader gets its id
         epochs[number] += 1
         recorder.flush_indices()
-        recorder.write(_description(loader, number, epochs[number]))
+        epoch = _description(loader, number, epochs[number])
+        if recorder.now is not None and not recorder.stepped:
+            epoch.open_passes = len(recorder.now.backwards)
+        recorder.write(epoch)
         chooser = loader.batch_sampler
         if chooser is not None:
             batches_of[id(chooser)] = (number, epochs[number])
@@ -435,7 +446,9 @@ def _files(recorder: RankRecorder) -> None:
 
     def saved(value, file=None, *args, **kwargs):
         path = os.path.abspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
-        shares = [each for each in digests.tensors_in(value) if _is_shared_out(each)]
+        parameters = [each for model in recorder.models.values() for each in model.module.parameters()]
+        own = {each.data_ptr() for each in own_shares(parameters)}
+        shares = [each for each in digests.tensors_in(value) if _is_shared_out(each) or each.data_ptr() in own]
         recorder.write(SaveRecord(path=str(path), shares=len(shares), line=recorder.line()))
 
     def loading(what: str) -> Callable[..., None]:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ from workshop_lib.ranks.faults import whereabouts
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
 FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
+UNIFORM = 1e-3  # of the largest of several factors, which count as one
 Found = TypeVar("Found")
 TRANSFORM = torch._C._functorch.peek_interpreter_stack  # of torch.func; None outside of it
 IN_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # they work differently in training
@@ -102,6 +103,7 @@ class RankRecorder:
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
         self.indexed: set[int] = set()  # the loaders whose indices are written down
         self.before: Tensor | None = None  # digests of the gradients when a backward pass begins
+        self.share_norms: list[float] = []  # of this rank's shares of the gradients, after the last backward pass
         self.used: dict[int, Tensor | None] = {}  # digests of the last step's gradients, by a model's number
         self.every = 1
         self.spent_s = 0.0
@@ -361,6 +363,7 @@ class RankRecorder:
         if self.active is None or self.step > FIRST_STEPS:
             return
         self.now.after_backward = self._projection(self.active.module)
+        self.share_norms = self._share_norms(self.active.module)
         after = self._own_gradients(self.active.module)
         if self.before is None or after is None or not torch.equal(self.before, after):
             # A pass that leaves these gradients alone belongs to another model, such as a critic.
@@ -376,6 +379,21 @@ class RankRecorder:
         self.now.ready = self._projection(self.active.module)
         if self.first_step is not None and self.step == 1 and self.now.ready is not None:
             self.first_step.end(self.active.module)
+
+    def shares_are_used(self) -> None:
+        """Note how the optimizer's gradients differ in size from those of the backward pass, where they're sharded."""
+        if self.now is None or self.active is None or self.step > FIRST_STEPS or self.now.share_scale is not None:
+            return
+        used = self._share_norms(self.active.module)
+        pairs = zip(self.share_norms, used, strict=False)
+        factors = [after / before for before, after in pairs if before]
+        if factors and len(used) == len(self.share_norms) and max(factors) - min(factors) <= UNIFORM * max(factors):
+            self.now.share_scale = factors[0]
+
+    @staticmethod
+    def _share_norms(module: nn.Module) -> list[float]:
+        """The norms of this rank's shares of the gradients."""
+        return [each.norm().item() for each in own_shares(parameter.grad for parameter in module.parameters())]
 
     @staticmethod
     def _projection(module: nn.Module) -> float | None:
@@ -500,11 +518,12 @@ class RankRecorder:
         sharded = [each for _, each in named if isinstance(each, DTensor)]
         kinds = {type(each).__name__ for each in module.modules()}
         device = named[0][1].device
-        meshes = {tuple(each.device_mesh.shape) for each in sharded}
+        fsdp = any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds)
+        meshes = {tuple(each.device_mesh.shape) for each in sharded if not (fsdp and _is_hybrid(each))}
         record = ModelRecord(
             model=model.number,
             ddp=ddp,
-            fsdp=any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds),
+            fsdp=fsdp,
             around_ddp=id(module) in self.wrapped,
             normalizes=any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()),
             parameters=[
@@ -555,6 +574,19 @@ def _is_shared_out(parameter: Tensor) -> bool:
         return any(placement.is_shard() for placement in parameter.placements)
     # DeepSpeed's ZeRO-3 and FullyShardedDataParallel mark them.
     return hasattr(parameter, "ds_id") or getattr(parameter, "_fsdp_flattened", False)
+
+
+def _is_hybrid(parameter: DTensor) -> bool:
+    """Whether its mesh repeats shares and does nothing else, as in HSDP: every rank then has samples of its own."""
+    *repeated, last = parameter.placements
+    return last.is_shard() and all(placement.is_replicate() for placement in repeated)
+
+
+def own_shares(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    """This rank's parts of the tensors that ranks share out, without empty ones."""
+    shares = [each for each in tensors if each is not None and _is_shared_out(each)]
+    own = [each.to_local() if isinstance(each, DTensor) else each for each in shares]
+    return [each for each in own if each.numel()]
 
 
 def _local(tensor: Tensor | None) -> Tensor | None:
