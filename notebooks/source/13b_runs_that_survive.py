@@ -5,9 +5,9 @@
 # more than 90 % of the time went into training. Your jobs have fewer GPUs, but losing one rank still takes all the others down
 # with it. How do you lose seconds instead of hours?
 #
-# **You will** write a checkpoint that survives a crash at any moment, and a supervisor that starts lost ranks again. Then *fault
-# injection* ends or stops one of your ranks every 20 steps. The training should keep more than 80 % of its speed, and end with
-# exactly the same weights.
+# **You will** write a checkpoint that survives a crash at any moment, work out how often to save, and save while training goes
+# on. Then *fault injection* kills a rank every 20 steps, `torchrun` starts all ranks again, and the run ends with exactly the same
+# weights.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [13](13_when_training_breaks.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
@@ -89,6 +89,129 @@ lesson.check.save(save)
 # *Break it:* write the file to `/tmp` first, and move it with `shutil.move`. What does that do if the checkpoint is on a network
 # drive?
 #
+# ## How often?
+#
+# A checkpoint costs time, and so does training everything again since the last one. If a save takes $c$ seconds, and a failure
+# comes every $M$ seconds on average, you save every $\tau$ seconds of training:
+#
+# $$\text{share of the time lost} \;\approx\; \underbrace{\frac{c}{\tau}}_{\text{saving}} \;+\;
+# \underbrace{\frac{\tau}{2M}}_{\text{half an interval, again}}$$
+#
+# The restart costs time, too. But that part is the same for every $\tau$, so we can leave it out.
+#
+# ### Exercise 2 (warm-up): the best interval
+#
+# Return the $\tau$ for which this is smallest. It's a single line, and J. W. Young published it in 1974.
+#
+# <details><summary>Hint 1</summary>
+#
+# When $\tau$ grows, one part of the sum shrinks and the other grows. Where the sum is smallest, its derivative is zero.
+#
+# </details><details><summary>Hint 2</summary>
+#
+# The derivative is $-c/\tau^2 + 1/(2M)$.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of interval_s}
+#
+# </details>
+
+
+# %%
+def interval_s(save_s, mtbf_s):
+    """Seconds of training between two saves that take `save_s` seconds each.
+
+    mtbf_s: mean time between failures.
+    """
+    # <solution>
+    return math.sqrt(2 * save_s * mtbf_s)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.interval_s(interval_s)
+
+# %% [markdown]
+# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
+# and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
+
+# %%
+lesson.figures.checkpoint_interval(
+    save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30
+)
+
+# %% [markdown]
+# The minimum is wide: saving twice as often or half as often as you should costs only a little. Where does the rest of the time go?
+# Here's the ledger of a month, from one simulated job. Its first line is the *goodput*:
+
+# %%
+best_s = lesson.check.written(interval_s)(60, 3 * 3600)
+shares = lesson.checkpoints.simulated(
+    30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300
+)
+(30 * pd.Series(shares, name="days")).to_frame().round(1)
+
+# %% [markdown]
+# ## Save without waiting
+#
+# A model with 7 billion parameters has a checkpoint of about 80 GB. At one gigabyte per second, all GPUs wait for over a
+# minute. But why should they wait for a *disk*? Copying the state within memory is fast, and a thread can write the copy while
+# training goes on. That's what `dcp.async_save` does, for the sharded checkpoints of [06c](06c_fitting_more.ipynb). Here each
+# rank has a shard of its own:
+
+# %%
+sharded = folder / "sharded"
+shutil.rmtree(sharded, ignore_errors=True)
+team.push(sharded=sharded, numbers=2_000_000 if quick else 20_000_000)
+
+# %%
+# %%ranks
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from lessons import runs_that_survive as lesson
+
+comm = lesson.by_hand.join()
+state = {f"shard {comm.rank}": torch.randn(numbers)}
+
+comm.Barrier()
+start_s = time.perf_counter()
+dcp.save(state, checkpoint_id=sharded / "waited")
+waited_s = time.perf_counter() - start_s
+
+for_saving = dist.new_group(backend="gloo")
+comm.Barrier()
+start_s = time.perf_counter()
+future = dcp.async_save(
+    state, checkpoint_id=sharded / "background", process_group=for_saving
+)
+background_s = time.perf_counter() - start_s
+
+state[f"shard {comm.rank}"] += 1  # training goes on
+dist.all_reduce(torch.ones(1000))
+future.result()  # before the next save, and before the job ends
+written_s = time.perf_counter() - start_s
+if comm.rank == 0:
+    print(
+        f"save blocks for {waited_s:.2f} s, "
+        f"async_save for {background_s:.2f} s (on the disk after {written_s:.2f} s)"
+    )
+
+# %% [markdown]
+# - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
+#   `async_save` blocks until it has the copy, which takes memory for one more state.
+# - **A process group of its own.** The thread runs collectives, too. If it used the group of the training loop, their
+#   collectives would mix. Even on GPUs, it's a gloo group, because the copy is in the CPU's memory.
+# - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
+#   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
+#
 # ## Start them again
 #
 # Something has to notice that a rank is gone, end the remaining ranks, and start all of them again. `torchrun` does that with
@@ -97,8 +220,9 @@ lesson.check.save(save)
 # again and again?
 #
 # To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20
-# steps, at a random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and
-# on the saved state. So an interrupted training ends with exactly the same weights. A step that has to be repeated counts once.
+# steps, at a random moment on a random rank. `lesson.check.script` puts your `save` into a copy of it, and your `interval_s` says
+# how many steps to take between two saves, if a save takes a tenth of a step. What a step does depends only on its number and on
+# the saved state. So an interrupted run ends with exactly the same weights. A step that has to be repeated counts once.
 
 # %%
 guess = predict(
@@ -112,10 +236,13 @@ guess
 
 # %%
 options = ["--data", paths.MNIST, "--batch", 128 if quick else 1024, "--steps"]
+training = lesson.check.script("elastic.py", folder / "elastic.py", save)
+every = max(1, round(lesson.check.written(interval_s)(0.1, 20)))
+print(f"A save every {every} steps")
 scores = {}
 if not quick:  # it takes a minute
     launch = [*lesson.launchers.torchrun(sizes.ranks_here), "--max-restarts", 99]
-    command = [*launch, paths.SCRIPTS / "elastic.py", *options, 60]
+    command = [*launch, training, *options, 60, "--every", every]
     scores["torchrun"] = lesson.fault_injection.score(command, kinds=["kill"])
     print(scores["torchrun"])
     display(guess.compare(100 * scores["torchrun"].share))
@@ -124,12 +251,20 @@ if not quick:  # it takes a minute
 # The weights are the same, so nothing was lost but time. Almost all of it went into starting Python, importing PyTorch and
 # reading the data.
 #
-# So do all this only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
+# A few seconds are nothing if a fault comes every three hours. On several nodes, start one torchrun per node, as in
+# [10](10_compute_nodes.ipynb), whose job Slurm requeues when a node fails. To go on without that node instead, give torchrun
+# `--nnodes 1:4 --max-restarts 9`, `sbatch` `--no-kill`, and `srun` `--no-kill --kill-on-bad-exit=0`. Then the torchruns survive
+# the loss of any node except that of `--rdzv-endpoint`, where they meet.
+#
+# ## Deeper: start again within a second
+#
+# Watching the ranks and starting them again is what `torchrun` does for you. But you can do it faster than with new processes:
+# import and read only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before
 # anything uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the
 # ranks is missing.
 #
-# ## Learn that a rank is lost
+# ### Learn that a rank is lost
 #
 # When a process ends, the operating system keeps its *status* until the parent asks for it with
 #
@@ -150,10 +285,10 @@ if not quick:  # it takes a minute
 # `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
 #
 # A rank that hangs reports nothing. But the ranks that wait for it raise an error after the time-out of elastic.py's process
-# group: 5 minutes in a rank's first step, because a GPU's first connections and a compiler take long, and 10 seconds later. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
-# rank 0 while it writes.
+# group: 5 minutes in a rank's first step, because a GPU's first connections and a compiler take long, and 10 seconds later. In
+# a script of your own, make this time-out longer than your longest save, because the other ranks wait for rank 0 while it writes.
 #
-# ### Exercise 2 (hard): a supervisor
+# ### Exercise 3 (hard): a supervisor
 #
 # `supervise` starts all ranks. When one of them is lost, it ends the others and starts all of them again.
 # `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 at the first start, then 1, and so on.
@@ -211,15 +346,11 @@ def supervise(start, ranks, restarts):
 lesson.check.supervise(supervise)
 
 # %% [markdown]
-# ## Fault injection
-#
-# So far, your function has only supervised fake ranks. `lesson.check.script` copies survive.py to `build/`, and puts the source of
-# your `supervise` in place of the script's own. It does the same with elastic.py and your `save`. Now ranks are killed, crash,
-# raise an error, or are stopped. Do you keep more than 80 %?
+# So far, your function has only supervised fake ranks. Now it goes into a copy of survive.py, and ranks are killed, crash, raise an
+# error, or are stopped. Training saves after every step. Do you keep more than 80 % of its speed?
 
 # %%
 mine = lesson.check.script("survive.py", folder / "survive.py", supervise)
-training = lesson.check.script("elastic.py", folder / "elastic.py", save)
 scores["forked again"] = lesson.fault_injection.score(
     [mine, sizes.ranks_here, training, *options, 40 if quick else 200]
 )
@@ -229,19 +360,13 @@ print(scores["forked again"])
 lesson.figures.progress(scores)
 
 # %% [markdown]
-# A fault now costs a second or less.
-#
-# Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
-# supervisor dies with it. So on several nodes, start one torchrun per node, as in [10](10_compute_nodes.ipynb), whose job Slurm
-# requeues when a node fails. To go on without that node instead, give torchrun `--nnodes 1:4 --max-restarts 9`, `sbatch`
-# `--no-kill`, and `srun` `--no-kill --kill-on-bad-exit=0`. Then the torchruns survive the loss of any node except that of
-# `--rdzv-endpoint`, where they meet.
+# A fault now costs a second or less. But when a whole node dies, your supervisor dies with it.
 #
 # *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left?
 #
 # ## Deeper: keep the survivors
 #
-# One rank is lost, and `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*,
+# One rank is lost, and `torchrun` or your `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*,
 # the survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
 #
 # - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks ask it
@@ -269,76 +394,9 @@ lesson.figures.progress(scores)
 # rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
 # Linux on x86-64, and then `print(lesson.fault_injection.score([paths.SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
 #
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed run. And you
 # still need checkpoints, for the day on which all ranks are lost.
 #
-# ## Deeper: how often?
-#
-# A checkpoint costs time, and so does training everything again since the last one. If a save takes $c$ seconds, and a failure
-# comes every $M$ seconds on average, you save every $\tau$ seconds of training:
-#
-# $$\text{share of the time lost} \;\approx\; \underbrace{\frac{c}{\tau}}_{\text{saving}} \;+\;
-# \underbrace{\frac{\tau}{2M}}_{\text{half an interval, again}}$$
-#
-# The restart costs time, too. But that part is the same for every $\tau$, so we can leave it out.
-#
-# ### Exercise 3 (warm-up): the best interval
-#
-# Return the $\tau$ for which this is smallest. It's a single line, and J. W. Young published it in 1974.
-#
-# <details><summary>Hint 1</summary>
-#
-# When $\tau$ grows, one part of the sum shrinks and the other grows. Where the sum is smallest, its derivative is zero.
-#
-# </details><details><summary>Hint 2</summary>
-#
-# The derivative is $-c/\tau^2 + 1/(2M)$.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of interval_s}
-#
-# </details>
-
-
-# %%
-def interval_s(save_s, mtbf_s):
-    """Seconds of training between two saves that take `save_s` seconds each.
-
-    mtbf_s: mean time between failures.
-    """
-    # <solution>
-    return math.sqrt(2 * save_s * mtbf_s)
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.interval_s(interval_s)
-
-# %% [markdown]
-# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
-# and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
-
-# %%
-lesson.figures.checkpoint_interval(
-    save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30
-)
-
-# %% [markdown]
-# The minimum is wide: saving twice as often or half as often as you should costs only a little. Where does the rest of the time go?
-# Here's the ledger of a month, from one simulated job. Its first line is the *goodput*:
-
-# %%
-best_s = lesson.check.written(interval_s)(60, 3 * 3600)
-shares = lesson.checkpoints.simulated(
-    30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300
-)
-(30 * pd.Series(shares, name="days")).to_frame().round(1)
-
-# %% [markdown]
 # ## Deeper: a rank that computes wrong numbers
 #
 # Some cores and GPUs now and then compute a wrong result, and no error tells you. But the same step twice must give the same bits. So
@@ -461,60 +519,6 @@ if comm.rank == 0:
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
 #
-# ## Deeper: save without waiting
-#
-# A model with 7 billion parameters has a checkpoint of about 80 GB. At one gigabyte per second, all GPUs wait for over a
-# minute. But why should they wait for a *disk*? Copying the state within memory is fast, and a thread can write the copy while
-# training goes on. That's what `dcp.async_save` does, for the sharded checkpoints of [06c](06c_fitting_more.ipynb). Here each
-# rank has a shard of its own:
-
-# %%
-sharded = folder / "sharded"
-shutil.rmtree(sharded, ignore_errors=True)
-team.push(sharded=sharded, numbers=2_000_000 if quick else 20_000_000)
-
-# %%
-# %%ranks
-import time
-
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-comm = lesson.by_hand.join()
-state = {f"shard {comm.rank}": torch.randn(numbers)}
-
-comm.Barrier()
-start_s = time.perf_counter()
-dcp.save(state, checkpoint_id=sharded / "waited")
-waited_s = time.perf_counter() - start_s
-
-for_saving = dist.new_group(backend="gloo")
-comm.Barrier()
-start_s = time.perf_counter()
-future = dcp.async_save(
-    state, checkpoint_id=sharded / "background", process_group=for_saving
-)
-background_s = time.perf_counter() - start_s
-
-state[f"shard {comm.rank}"] += 1  # training goes on
-dist.all_reduce(torch.ones(1000))
-future.result()  # before the next save, and before the job ends
-written_s = time.perf_counter() - start_s
-if comm.rank == 0:
-    print(
-        f"save blocks for {waited_s:.2f} s, "
-        f"async_save for {background_s:.2f} s (on the disk after {written_s:.2f} s)"
-    )
-
-# %% [markdown]
-# - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
-#   `async_save` blocks until it has the copy, which takes memory for one more state.
-# - **A process group of its own.** The thread runs collectives, too. If it used the group of the training, their collectives
-#   would mix. Even on GPUs, it's a gloo group, because the copy is in the CPU's memory.
-# - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
-#   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
-#
 # ## Deeper: shards for another number of ranks
 #
 # Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. `.metadata` says where
@@ -625,9 +629,8 @@ for size in (3, 1):
 # - Write a checkpoint under another name, then rename it. It holds all that a step depends on: weights, optimizer and step, and
 #   often also the learning-rate schedule, the random generators and the position in the data.
 # - Keep several checkpoints. If you notice a spike or a NaN 100 steps later, the newest ones have it, too.
-# - After a failure, all ranks start again. But they don't have to import, read and compile again.
-# - Save about every $\sqrt{2cM}$ seconds.
-# - If the *global* batch is fixed, any number of ranks can go on. Sharded checkpoints fit any number of ranks.
+# - Save about every $\sqrt{2cM}$ seconds. Copy the state, and write the copy while training goes on.
+# - After a failure, `torchrun --max-restarts` starts all ranks again, and each goes on from the checkpoint.
 #
 # **Take it home:** [scripts/trainer.py](scripts/trainer.py), where all of this is in one file,
 # [scripts/elastic.py](scripts/elastic.py), [scripts/survive.py](scripts/survive.py) and

@@ -139,7 +139,7 @@ def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = t
     Raises InputError if `every` is less than 2, if `steps` is less than twice `every`, or if a kind isn't in KINDS.
     """
     if every < 2 or steps < 2 * every:
-        raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a training twice as long.")
+        raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a run twice as long.")
     if unknown := [kind for kind in kinds if kind not in KINDS] or not kinds:
         raise InputError(f"faults {unknown or 'none'}: choose among {', '.join(KINDS)}.")
     random = Random(seed)

@@ -62,7 +62,7 @@ def play_resume(resume: Callable, comm) -> Iterator[tuple]:
             on = f"on {plural(readers, 'rank')}"
             yield f"{on}, it returns the step", step
             yield f"{on}, the model has the weights of the checkpoint", weights, f"{on}, right after the call"
-            yield f"{on}, the next step is that of an uninterrupted training", after, f"{on}, after one more step"
+            yield f"{on}, the next step is that of an uninterrupted run", after, f"{on}, after one more step"
     finally:
         if comm.rank == 0:
             shutil.rmtree(place, ignore_errors=True)
