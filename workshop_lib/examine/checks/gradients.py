@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator
 
 from workshop_lib.examine.checks.weights import named_parameters
@@ -118,19 +117,17 @@ def accumulation(run: Run) -> Iterator[Finding]:
 def left_over(run: Run) -> Iterator[Finding]:
     """Do the micro-batches that an epoch's last step lacked count in the next epoch's first one?"""
     log = run.ranks[0]
-    passes = {step: len(log.steps[step].backwards) for step in run.common_steps}
-    for loader in sorted(log.training_loaders):
-        for epoch in log.loaders[loader]:
-            if not epoch.open_passes or epoch.step not in passes or log.is_by_closure(epoch.step):
-                continue
-            usual = statistics.median(passes.values())
-            if passes[epoch.step] > usual:
-                seen = (
-                    f"step {epoch.step} adds up {passes[epoch.step]} micro-batches, {epoch.open_passes} of them left "
-                )
-                seen += f"over from the epoch before; other steps have {usual:g}"
-                yield found("left-over", seen, step=epoch.step)
-                return
+    passes = {step: len(log.steps[step].backwards) for step in run.common_steps if not log.is_by_closure(step)}
+    epochs = [each for loader in log.training_loaders for each in log.loaders[loader]]
+    older = {each.step: each.open_passes for each in epochs if each.open_passes and each.step in passes}
+    usual = max((number for step, number in passes.items() if step not in older), default=0)
+    longer = [step for step in sorted(older) if passes[step] > usual > 0]
+    if longer:
+        step = longer[0]
+        seen = (
+            f"step {step} adds up {passes[step]} micro-batches, {older[step]} of them left over from the epoch before"
+        )
+        yield found("left-over", f"{seen}; other steps have {usual}", step=step)
 
 
 def size(run: Run) -> Iterator[Finding]:
