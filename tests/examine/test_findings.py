@@ -338,6 +338,13 @@ def a_resumed_network_alone(run):
         rank.records.append(LoadRecord(what="model", line="train.py:5"))
 
 
+@case("look", "resume", "train.py:4 reads a checkpoint with the number of its epoch and no optimizer's state")
+def a_checkpoint_without_optimizer(run):
+    for rank in run.ranks:
+        rank.records.append(LoadRecord(what="file", line="train.py:4", counter="epoch"))
+        rank.records.append(LoadRecord(what="model", line="train.py:5"))
+
+
 @case("look", "augmentation", "all ranks' loading workers, or several of one rank, drew the same numbers (numpy)")
 def the_same_noise_in_workers(run):
     for rank in run.ranks:
@@ -453,6 +460,14 @@ def a_stream_in_the_same_order(run):
         leave_out(rank, IndicesRecord)
         for number in range(5, 9):
             rank.steps[number].forwards[0].samples = rank.samples(number - 4)
+
+
+@case("look", "accumulation", "in step 1, each of 2 micro-batches begins without the gradients of the one before")
+def zeroed_between_micro_batches(run):
+    for step in steps_of(run):
+        step.forwards.append(replace(step.forwards[0], samples=[-step.step]))
+        step.backwards *= 2
+        step.anew = 2
 
 
 @case("look", "accumulation", "step 4 adds up 2 micro-batches, 1 of them left over from the epoch before; other")

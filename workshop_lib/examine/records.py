@@ -262,6 +262,7 @@ class LoadRecord(Record):
     what: str
     line: str
     optimizer: bool = False  # the file holds an optimizer's state
+    counter: str = ""  # the file's name for the number of epochs or steps before it
 
 
 @dataclass(kw_only=True)

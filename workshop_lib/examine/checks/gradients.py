@@ -114,6 +114,23 @@ def accumulation(run: Run) -> Iterator[Finding]:
         return
 
 
+def wasted(run: Run) -> Iterator[Finding]:
+    """Are the gradients of a micro-batch zeroed before the next one adds its own?"""
+    log = run.ranks[0]
+    if log.model.fsdp:
+        return  # it keeps the gradients of micro-batches elsewhere until it sends them
+    for step in run.common_steps:
+        backwards = len(log.steps[step].backwards)
+        parts = [set(forward.samples or []) for forward in log.forwards(step)]
+        apart = all(parts) and sum(map(len, parts)) == len(set().union(*parts))  # SAM looks at its samples twice
+        if backwards < 2 or len(parts) != backwards or not apart or log.is_by_closure(step):
+            continue
+        if log.steps[step].anew == backwards:
+            seen = f"in step {step}, each of {backwards} micro-batches begins without the gradients of the one before"
+            yield found("wasted-micro-batches", seen, step=step)
+            return
+
+
 def left_over(run: Run) -> Iterator[Finding]:
     """Do the micro-batches that an epoch's last step lacked count in the next epoch's first one?"""
     log = run.ranks[0]
