@@ -227,6 +227,14 @@ def seed_of_sampler(run):
         record.distributed.seed = 1
 
 
+@case("look", "sampler", "shares out the data, but 30 of 40 samples of one index differ between the ranks")
+def a_dataset_of_each_rank_shared_out_again(run):
+    for number, rank in enumerate(run.ranks):
+        rank.first(IndicesRecord).values = list(range(40))
+        values = [[index % 4 * number] for index in range(40)]
+        rank.records.append(LabelsRecord(loader=0, epoch=1, values=values))
+
+
 @case("wrong", "order", "on rank 0, epoch 2 loads the samples in the order of epoch 1")
 def same_order(run):
     for rank in run.ranks:
