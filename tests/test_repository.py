@@ -15,6 +15,7 @@ from matplotlib import image
 from needs import require
 
 import workshop_lib
+from workshop_lib.examine.findings import TABLE
 from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT, SCRIPTS
 
@@ -116,7 +117,7 @@ def test_agents_are_told_of_files_that_exist_and_never_to_fill_in_an_exercise():
 
 @pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "book/command_line", "notebooks/scripts/README"])
 def test_commands_are_those_of_venv(page):
-    bare = r"(?:^|`)((?:mpiexec -n|torchrun -|python -|pip install).*)"
+    bare = r"(?:^|`)((?:mpiexec -n|torchrun -|python -|pip install (?!\"distributed-dl-workshop)).*)"
     assert not re.findall(bare, (ROOT / f"{page}.md").read_text(), re.MULTILINE)
 
 
@@ -153,3 +154,9 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
         if path.suffix not in (".gz", ".png", ".pt") and path.is_file():
             found = hosts.search(path.read_text())
             assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
+
+
+def test_coding_assistants_read_what_to_do_about_each_finding():
+    text = (ROOT / "AGENTS.md").read_text()
+    missing = {row["check"] for row in TABLE.values() if row["level"] != "ok" and f"`{row['check']}`" not in text}
+    assert not missing

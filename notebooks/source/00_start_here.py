@@ -297,17 +297,7 @@ picture("splits")
 # - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), and FSDP around both (12).
 # - **You have many settings to try:** one run per device (14). Runs that never talk to each other scale perfectly.
 #
-# Notebook 06 ends with the whole decision table. And these are the other names that you'll hear:
-#
-# | name | where it stands today |
-# |---|---|
-# | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
-# | Megatron-LM, torchtitan | They combine all the ways above to train large language models, on thousands of GPUs. |
-# | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. (06b) |
-# | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
-# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
-# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
+# Notebook 06 has the whole decision table, and ends with the other names that you'll hear.
 #
 # So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
 # A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before the

@@ -5,15 +5,13 @@
 # memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why does every
 # GPU have to hold all of it?
 #
-# **You will** count what a parameter costs in training, write the first two stages of ZeRO, read the third, meet it again as
-# FSDP, and work out whether a model fits your GPUs.
+# **You will** count what a parameter costs in training, write stages 1 and 3 of ZeRO, see when your ranks gather, compute and
+# drop, meet stage 3 again as FSDP, and find out whether a model fits your GPUs.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
 
 # %%
-import inspect
-
 import pandas as pd
 import torch
 import torch.distributed as dist
@@ -179,9 +177,6 @@ class Zero1:
         self.optimizer.step()
         lesson.ring.allgather(self.comm, self.weights.numpy())
         # <stub>
-        # # 1. the mean gradient of my shard, into self.shard.grad
-        # # 2. the optimizer's step
-        # # 3. everybody's weights
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -206,72 +201,26 @@ lesson.by_hand.train(Zero1)
 # PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce,
 # and then the weights.
 #
-# ## Exercise 2 (warm-up): stage 2
+# ## Stage 2
 #
-# In stage 1, every rank holds all gradients when the backward pass ends. With `Zero2`, you reduce each gradient *as soon as
-# it's finished*, keep your shard of it, and drop the rest. Here each parameter has its own flat array, `self.weights[p]`, and
-# this rank's shard of it is `self.shards[p]`.
-#
-# Write `reduce`, a hook that autograd calls with each parameter once `p.grad` is complete. Add the mean over the ranks to the
-# shard's `.grad`, which may be `None`, because a step can have several backward passes. And free the memory of `p.grad`.
-#
-# <details><summary>Hint 1</summary>
-#
-# It begins like your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your shard's gradient is there?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# `p.grad = None` drops a gradient and frees its memory.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of Zero2.reduce}
-#
-# </details>
-
+# In stage 1, every rank holds all gradients when the backward pass ends. `Zero2` reduces each gradient *as soon as it's finished*,
+# keeps this rank's shard of it, and drops the rest. So each parameter has its own flat array, with this rank's shard in
+# `self.shards[p]`. `reduce` is a hook, which autograd calls with each parameter once `p.grad` is complete.
 
 # %%
-class Zero2:
-    """Reduces gradients in the backward pass, and keeps only those of its shards."""
-
-    def __init__(self, model, comm, make_optimizer):
-        self.comm = comm
-        self.weights = {}
-        self.shards = {}
-        for p in model.parameters():
-            flat = lesson.by_hand.flat_weights([p], comm.size)
-            self.weights[p] = flat
-            self.shards[p] = torch.nn.Parameter(
-                flat[lesson.ring.part(len(flat), comm.rank, comm.size)]
-            )
-            p.register_post_accumulate_grad_hook(self.reduce)
-        self.optimizer = make_optimizer(self.shards.values())
+class Zero2(lesson.by_hand.ReducedInBackward):
+    """Gradients are reduced during the backward pass. Each rank keeps its shards."""
 
     def reduce(self, p):
         gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
-        # <solution>
         total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())
         mean = torch.from_numpy(total / self.comm.size)
-        before = self.shards[p].grad
+        before = self.shards[p].grad  # of an earlier backward pass in the same step
         self.shards[p].grad = mean if before is None else before + mean
-        p.grad = None
-        # <stub>
-        # # 1. add the mean gradient of my shard to self.shards[p].grad   2. drop p.grad
-        # raise NotImplementedError("your code here")
-        # </stub>
-        # </solution>
-
-    def step(self):
-        self.optimizer.step()
-        for flat in self.weights.values():
-            lesson.ring.allgather(self.comm, flat.numpy())
+        p.grad = None  # frees the memory
 
 
-# %%
-lesson.check.Zero2(Zero2)
-
-# %%
-team.push(Zero2=lesson.check.written(Zero2))
+team.push(Zero2=Zero2)
 
 # %%
 # %%ranks
@@ -306,45 +255,81 @@ guess = predict(
 guess
 
 # %% [markdown]
-# Before a layer computes, `GatheredByLayer` calls `enter`, which gathers the layer. After its forward pass it calls `drop`, and
-# once a gradient is complete, `reduce`. These hooks are all it takes:
+# ### Exercise 2 (normal): gather and drop
+#
+# With `Zero3`, your ranks train a network that none of them ever holds as a whole. `GatheredByLayer` copies each layer's
+# parameters into one flat array, `self.weights[layer]`, and the parameters become views of it. It keeps this rank's part as
+# `self.shards[layer]`, for the optimizer, and frees the flat array.
+#
+# The hooks in `watch` call your `gather` before a layer computes, in both passes, and your `drop` afterwards. (`finish` waits until
+# all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
+#
+# Write `gather`, which brings one layer's whole weights into memory, and `drop`, which frees that memory. Besides its shards, a
+# rank may hold one layer at a time. The cell above has become two functions: `lesson.by_hand.free(flat)` frees the memory of an
+# array, and `lesson.by_hand.fill(flat, values)` gives it new memory with these values. Let the ranks exchange their shards in a
+# new array: PyTorch can't free memory that it has lent to NumPy.
+#
+# <details><summary>Hint 1: what does a rank have, and what is missing?</summary>
+#
+# It has its own shard, and it needs those of all ranks, each at its place. That's the allgather of `Zero1.step`, except that your
+# shard isn't in the new array yet.
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `torch.empty_like(self.weights[layer])` is a new array, as long as the layer's, even if the layer's memory has been freed.
+# `lesson.ring.part(len(whole), self.comm.rank, self.comm.size)` is this rank's place in it, as a slice, and
+# `self.shards[layer].detach()` goes there.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of Zero3.gather}
+# {solution of Zero3.drop}
+#
+# </details>
+
 
 # %%
-print(inspect.getsource(lesson.by_hand.GatheredByLayer.watch))
-
-
-# %%
-# %%ranks
-
-
 class Zero3(lesson.by_hand.GatheredByLayer):
     """Weights are in memory only while their layer computes. Each rank keeps shards."""
 
+    def watch(self, layer):
+        layer.register_forward_pre_hook(lambda *_: self.gather(layer))
+        layer.register_forward_hook(lambda *_: self.drop(layer))
+        layer.register_full_backward_pre_hook(lambda *_: self.gather(layer))
+        for p in layer.parameters(recurse=False):
+            p.register_post_accumulate_grad_hook(lambda p: self.finish(layer))
+
     def gather(self, layer):
-        for p in self.parameters[layer]:
-            whole = np.empty(len(self.weights[p]), np.float32)
-            whole[lesson.ring.part(len(whole), self.comm.rank, self.comm.size)] = (
-                self.shards[p].detach()
-            )
-            lesson.ring.allgather(self.comm, whole)
-            self.weights[p].untyped_storage().resize_(whole.nbytes)
-            self.weights[p].copy_(torch.from_numpy(whole))
+        """Bring the layer's whole weights into memory. All ranks call it together."""
+        # <solution>
+        whole = torch.empty_like(self.weights[layer])
+        mine = lesson.ring.part(len(whole), self.comm.rank, self.comm.size)
+        whole[mine] = self.shards[layer].detach()
+        lesson.ring.allgather(self.comm, whole.numpy())
+        lesson.by_hand.fill(self.weights[layer], whole)
+        # <stub>
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
 
     def drop(self, layer):
-        for p in self.parameters[layer]:
-            self.weights[p].untyped_storage().resize_(0)
-
-    def reduce(self, p):
-        total = lesson.ring.reduce_scatter(
-            self.comm, lesson.by_hand.flat_gradient([p], self.comm.size).numpy()
-        )
-        mean = torch.from_numpy(total / self.comm.size)
-        before = self.shards[p].grad
-        self.shards[p].grad = mean if before is None else before + mean
-        p.grad = None
-        self.weights[p].untyped_storage().resize_(0)
+        """Free the memory of the layer's whole weights."""
+        # <solution>
+        lesson.by_hand.free(self.weights[layer])
+        # <stub>
+        # raise NotImplementedError("and here")
+        # </stub>
+        # </solution>
 
 
+# %%
+lesson.check.Zero3(Zero3)
+
+# %%
+team.push(Zero3=lesson.check.written(Zero3))
+
+# %%
+# %%ranks
 costs = {make.__name__: lesson.by_hand.train(make) for make in (Zero1, Zero2, Zero3)}
 costs["Zero3"]
 
@@ -353,15 +338,25 @@ costs = team.pull("costs")
 guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 
 # %% [markdown]
+# And this is how rank 0 spent the last of these steps:
+
+# %%
+lesson.figures.over_time(costs[0]["Zero3"])
+
+# %% [markdown]
+# The forward pass goes down through the layers, and the backward pass comes back up. Where a row has a gray background, that
+# layer's whole weights are in memory, and this is never true of two layers at once. But while your ranks gather, they don't
+# compute. (The first *Deeper* section changes that.)
+#
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. And if you split a batch into *micro-batches* to save memory, with one optimizer step after the last of them,
-# stage 1 can still reduce gradients once per step. Stages 2 and 3 reduce them in every micro-batch.
+# times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage 3
+# weights, too.)
 #
 # ## FSDP: stage 3 in PyTorch
 #
 # PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function. Each call of
 # `fully_shard` makes a unit, whose weights are gathered together, and the last call takes what's left. In a transformer, use one
-# unit per block. Does FSDP hold the same as our stage 3, and send the same?
+# unit per block. Does FSDP hold the same as your stage 3, and send the same?
 
 # %%
 # %%ranks
@@ -384,7 +379,7 @@ costs["FSDP"]
 lesson.figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and our stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the moment
+# FSDP and your stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the moment
 # after the backward pass. Training runs out of memory earlier, where it holds the most:
 
 # %%
@@ -396,9 +391,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. On
-# GPUs, where FSDP sends while it computes, it may hold two whole layers at once. Here it doesn't, so both peaks are the
-# same. (They leave out activations and message buffers.)
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. (These numbers
+# leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward pass, they already hold the
+# weights of the layer that comes next.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -426,46 +421,8 @@ take_home.train("fsdp2.py")
 # %% [markdown]
 # ## Does it fit?
 #
-# ### Exercise 3 (warm-up): the formula
-#
-# With `bytes_per_rank` you'll know what a model needs *before* you ask for GPUs. Write it for Adam in fp32 and stages 0 to 3.
-# Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions of a
-# byte are fine. Leave out padding and DDP's buckets.
-#
-# <details><summary>Hint</summary>
-#
-# Start with everything whole. Each stage divides one more of the three by the number of ranks.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of bytes_per_rank}
-#
-# </details>
-
-
-# %%
-def bytes_per_rank(parameters, ranks, stage):
-    """Bytes of each kind on every rank, for Adam in fp32."""
-    # <solution>
-    return {
-        "parameters": 4 * parameters / (ranks if stage >= 3 else 1),
-        "gradients": 4 * parameters / (ranks if stage >= 2 else 1),
-        "optimizer": 8 * parameters / (ranks if stage >= 1 else 1),
-    }
-    # <stub>
-    # # {"parameters": …, "gradients": …, "optimizer": …}
-    # # Which of them are divided by `ranks`, at which stage?
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.bytes_per_rank(bytes_per_rank)
-
-# %% [markdown]
 # The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit,
-# in fp32 as in your formula? And if you recompute activations (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
+# in fp32 as above? And if you recompute activations (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
 #
 # <details><summary>Answer</summary>
 #
@@ -496,21 +453,133 @@ lesson.memory_calculator()
 # People turn to *pipeline parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)), when ZeRO-3's messages
 # are too much for the network between nodes.
 #
-# And the network from the top, with 7 billion parameters? Your formula says what each of the eight GPUs holds:
+# And the network from the top, with 7 billion parameters? What your classes have divided among your ranks, they divide among eight
+# GPUs in the same way:
 
 # %%
-formula = lesson.check.written(bytes_per_rank)
-for stage in range(4):
-    held = formula(7e9, 8, stage)
-    print(f"stage {stage}: {sum(held.values()) / 1e9:5.1f} of 80 GB")
+print(f"DDP: {7 * sum(one_process.values()) / parameters:.1f} of 80 GB")
+for name, cost in costs[0].items():
+    gigabytes = 0
+    for kind, whole_bytes in one_process.items():
+        is_sharded = cost.held_bytes[kind] < whole_bytes
+        gigabytes += 7 * whole_bytes / parameters / (8 if is_sharded else 1)
+    print(f"{name}: {gigabytes:.1f} of 80 GB")
 
 # %% [markdown]
-# With DDP it's 112 GB everywhere, because every GPU holds a copy. With everything sharded it's 14 GB, which leaves the rest for
-# activations.
+# With DDP it's 112 GB everywhere, because every GPU holds a copy. With your stage 3 it's 14 GB. One layer at a time comes on top:
+# of 32 equal ones, each has 0.9 GB of weights and as much gradient. More than 60 GB are left for activations.
+#
+# ## Deeper: gather ahead
+#
+# In your stage 3, a layer can't compute until its weights have arrived. But the ranks know which layer comes next, so they don't
+# have to wait for this one to finish.
+#
+# ### Exercise 3 (warm-up): stage 3 that looks ahead
+#
+# With `Lookahead`, your ranks gather the *next* layer while this one computes. Write `enter`, which is called right before a layer
+# computes, in both passes. `self.start(layer)` starts to gather a layer, unless it's already on its way. `self.wait(layer)` returns
+# when the weights are there. Never gather more than two layers at once.
+#
+# <details><summary>Hint</summary>
+#
+# Nobody has started the first layer of a pass. And which layer follows the last one?
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of Lookahead.enter}
+#
+# </details>
+
+
+# %%
+class Lookahead:
+    """Decides when the layers of stage 3 are gathered."""
+
+    def __init__(self, start, wait):
+        self.start = start
+        self.wait = wait
+
+    def enter(self, layer, following):
+        """Called right before `layer` computes.
+
+        `following` computes next, or is None after the last layer of a pass.
+        """
+        # <solution>
+        self.start(layer)
+        if following is not None:
+            self.start(following)
+        self.wait(layer)
+        # <stub>
+        # self.start(layer)
+        # self.wait(layer)
+        # raise NotImplementedError(
+        #     "your code here: without it, each layer waits for its weights"
+        # )
+        # </stub>
+        # </solution>
+
+
+# %%
+lesson.check.Lookahead(Lookahead)
+
+# %% [markdown]
+# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). A layer takes 2 ms in the forward
+# pass and 4 ms in the backward pass.
+
+# %%
+guess = predict(
+    "Of a step without looking ahead, what share will looking ahead save?",
+    low=0,
+    high=75,
+    unit="%",
+)
+guess
+
+# %%
+team = ranks.start(16, machine="ethernet-10g")
+team.push(Lookahead=lesson.check.written(Lookahead))
+
+# %%
+# %%ranks --timeout 120
+from lessons import zero_and_fsdp as lesson
+
+lesson.by_hand.join()
+waiting_ms = lesson.by_hand.stage_3_ms(None)
+ahead_ms = lesson.by_hand.stage_3_ms(Lookahead)
+print(
+    f"each layer waits: {waiting_ms:.1f} ms; "
+    f"your Lookahead: {ahead_ms:.1f} ms, emulated"
+)
+
+# %%
+guess.compare(
+    100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]),
+    emulated_on="ethernet-10g",
+)
+
+# %% [markdown]
+# FSDP looks ahead by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
+# `set_modules_to_forward_prefetch`.
 #
 # ## Deeper: many micro-batches
 #
-# What does each stage send if a step has $m$ micro-batches?
+# What does each stage send if a step has $m$ micro-batches? The classes run on real ranks again:
+
+# %%
+team = ranks.start(sizes.ranks)
+team.push(
+    Zero1=lesson.check.written(Zero1),
+    Zero2=Zero2,
+    Zero3=lesson.check.written(Zero3),
+)
+
+# %%
+# %%ranks
+import torch
+
+from lessons import zero_and_fsdp as lesson
+
+comm = lesson.by_hand.join()
 
 # %%
 guess = predict(
@@ -541,8 +610,10 @@ table
 # and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
 #
 # With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
-# before the first micro-batch, and `(True)` before the last one. `clip_grad_norm_` adds up the squares over all ranks
-# ([06b](06b_deepspeed.ipynb)), so call it on every rank.
+# before the first micro-batch, and `(True)` before the last one.
+#
+# And you'll clip gradients that no rank holds as a whole. Under FSDP as in DeepSpeed, that takes an allreduce of the shards' sums of
+# squares. You can write it in [06b](06b_deepspeed.ipynb). Here `clip_grad_norm_` does it, so call it on every rank.
 #
 # ## Deeper: an optimizer that needs whole matrices
 #
@@ -632,9 +703,9 @@ lesson.check.by_owner(by_owner)
 #
 # ## Deeper: send while you compute
 #
-# In your stage 2, every hook waits for the other ranks. In DDP and FSDP it doesn't, and yours doesn't have to, either: `dist.reduce_scatter_single(part, whole,
-# async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and returns a handle at once. (Before PyTorch
-# 2.13 it was called `reduce_scatter_tensor`.)
+# In `Zero2`, every hook waits for the other ranks. In DDP and FSDP it doesn't, and yours won't, either:
+# `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and
+# returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
 #
 # ### Exercise 5 (hard): stage 2 that overlaps
 #
@@ -703,93 +774,17 @@ print(
 )
 
 # %% [markdown]
-# ### Exercise 6 (warm-up): stage 3 that looks ahead
+# ## Deeper: the other names that you'll hear
 #
-# In stage 3 a layer can't compute until its weights have arrived. With `Lookahead`, your ranks gather the *next* layer while
-# this one computes. Write `enter`, which is called right before a layer computes, in both passes. `self.start(layer)` starts to
-# gather a layer, unless it's already on its way. `self.wait(layer)` returns when the weights are there. Never gather more than
-# two layers at once.
-#
-# <details><summary>Hint</summary>
-#
-# Nobody has started the first layer of a pass. And which layer follows the last one?
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of Lookahead.enter}
-#
-# </details>
-
-
-# %%
-class Lookahead:
-    """Decides when the layers of stage 3 are gathered."""
-
-    def __init__(self, start, wait):
-        self.start = start
-        self.wait = wait
-
-    def enter(self, layer, following):
-        """Called right before `layer` computes.
-
-        `following` computes next, or is None after the last layer of a pass.
-        """
-        # <solution>
-        self.start(layer)
-        if following is not None:
-            self.start(following)
-        self.wait(layer)
-        # <stub>
-        # self.start(layer)
-        # self.wait(layer)
-        # raise NotImplementedError(
-        #     "your code here: without it, each layer waits for its weights"
-        # )
-        # </stub>
-        # </solution>
-
-
-# %%
-lesson.check.Lookahead(Lookahead)
-
-# %%
-# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in 05. A layer
-# takes 2 ms forward and 4 ms backward.
-
-# %%
-guess = predict(
-    "Of a step without looking ahead, what share will looking ahead save?",
-    low=0,
-    high=75,
-    unit="%",
-)
-guess
-
-# %%
-team = ranks.start(16, machine="ethernet-10g")
-team.push(Lookahead=lesson.check.written(Lookahead))
-
-# %%
-# %%ranks --timeout 120
-from lessons import zero_and_fsdp as lesson
-
-lesson.by_hand.join()
-waiting_ms = lesson.by_hand.stage_3_ms(None)
-ahead_ms = lesson.by_hand.stage_3_ms(Lookahead)
-print(
-    f"each layer waits: {waiting_ms:.1f} ms; "
-    f"your Lookahead: {ahead_ms:.1f} ms, emulated"
-)
-
-# %%
-guess.compare(
-    100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]),
-    emulated_on="ethernet-10g",
-)
-
-# %% [markdown]
-# FSDP looks ahead by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
-# `set_modules_to_forward_prefetch`.
+# | name | where it stands today |
+# |---|---|
+# | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
+# | Megatron-LM, torchtitan | They combine FSDP, tensor parallelism and pipelines to train large language models, on thousands of GPUs. |
+# | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
+# | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. ([03](03_horovod_pytorch.ipynb), [04](04_horovod_tensorflow.ipynb)) |
+# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
 #
 # ## Remember
 #

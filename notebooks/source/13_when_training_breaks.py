@@ -2,11 +2,11 @@
 # # When training breaks
 #
 # Your job stood still last night. Sixty-four GPUs waited until the time-out, and this morning 63 ranks say "Watchdog caught
-# collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line? Most people add
-# `print` statements and start the job again. You can do better.
+# collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line?
 #
-# **You will** find the rank and the line in two jobs of sixteen ranks. One still hangs while you look, and the other has left
-# only logs and dumps. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
+# **You will** find the rank and the line in two jobs of sixteen ranks, with a function of your own that would find one rank
+# among a thousand. One job still hangs while you look, and the other has left only logs and dumps. You'll diagnose six runs
+# that went wrong, and take home a card for the day your ranks hang.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
@@ -15,6 +15,7 @@
 import inspect
 import os
 import signal
+import time
 
 import torch
 from IPython.display import Markdown
@@ -26,6 +27,7 @@ from lessons import when_training_breaks as lesson
 torch.set_num_threads(1)
 folder = paths.BUILD / "13_when_training_breaks"
 folder.mkdir(parents=True, exist_ok=True)
+team = ranks.start(2)  # where your function is checked
 
 # %% [markdown]
 # ## Six faults
@@ -75,15 +77,11 @@ guess.compare(
 #
 # ## Tonight: a job hangs
 #
-# A colleague's training hangs on sixteen ranks. This is what a rank does:
+# A colleague's job hangs on sixteen ranks. This is what a rank does:
 
 # %%
-for function in (
-    lesson.hung_ranks.train,
-    lesson.hung_ranks.read_batch,
-    lesson.hung_ranks.average_gradient,
-    lesson.hung_ranks.save_checkpoint,
-):
+job = lesson.hung_ranks
+for function in (job.train, job.read_batch, job.average_gradient, job.save_checkpoint):
     print(inspect.getsource(function))
 
 # %%
@@ -91,25 +89,85 @@ tonight = lesson.hung_jobs.HungJob(folder / "tonight")
 scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 
 # %% [markdown]
-# No rank has printed anything since, and none has ended. So ask them. `faulthandler` comes with Python. Its script calls
+# No rank has printed anything since, and none has ended. So ask them. `faulthandler` comes with Python. The job's script calls
 # `faulthandler.register(signal.SIGUSR1)` at the top, so `kill -USR1 PID` makes a rank print the line it's at, even deep inside a
 # collective. (Your script doesn't? After `pip install py-spy`, `py-spy dump --pid PID` shows the same from outside, but on most
 # machines only to root.)
+#
+# Ask twice, because a rank may just be on its way to the line where it hangs.
 
 # %%
-for pid in tonight.pids:
-    os.kill(pid, signal.SIGUSR1)
-scripts.run("sh", "-c", f"sleep 1; tail -n 11 {tonight.folder}/log.*")
+for _ in range(2):
+    for pid in tonight.pids:
+        os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)
+size = len(tonight.pids)
+logs = [(tonight.folder / f"log.{rank}").read_text() for rank in range(size)]
+print("\n".join(logs[0].splitlines()[-11:]))
+print(f"\nAll {size} logs have {sum(log.count('File') for log in logs)} such lines.")
 
 # %% [markdown]
-# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the
-# next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks, you need the dumps of the next
-# section.
+# Each line is a *frame*, which is one call of a function, and the innermost call comes first. With a thousand ranks, nobody
+# could read all of them.
+#
+# ### Exercise 1 (normal): who is where?
+#
+# `ranks_by_frame` turns the answers of any number of ranks into a few lines: for each innermost frame, the ranks that are at it.
+# If a rank has answered several times, only its last answer counts.
+#
+# <details><summary>Hint 1: the last answer</summary>
+#
+# `before, found, after = log.rpartition(words)` splits a log where these words occur last. If they don't occur, `found` is empty.
+#
+# </details><details><summary>Hint 2: a list for each key</summary>
+#
+# `result.setdefault(frame, []).append(rank)`
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of ranks_by_frame}
+#
+# </details>
+
 
 # %%
+def ranks_by_frame(logs):
+    """The ranks at each innermost frame, as {frame: [rank, …]}.
+
+    logs: each rank's log as a text, rank 0's first. A frame is the whole line, because
+    many files have a function `forward`. Ranks without an answer are at "no answer".
+    """
+    # <solution>
+    result = {}
+    for rank, log in enumerate(logs):
+        _, found, answer = log.rpartition("(most recent call first):\n")
+        frame = answer.splitlines()[0].strip() if found else "no answer"
+        result.setdefault(frame, []).append(rank)
+    return result
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.ranks_by_frame(ranks_by_frame)
+
+# %% [markdown]
+# And who is where tonight?
+
+# %%
+for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
+    print(f"{len(at)} of {size} ranks, {list(at)}:\n    {frame}")
 tonight.end()
 
 # %% [markdown]
+# (The check also tries your function on the made-up logs of 1,024 ranks.) The large group waits in a collective, so it's
+# innocent. The rank of the small group opens a file on a disk that doesn't answer.
+#
+# On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If
+# that's the same line on all ranks, you need the dumps of the next section.
+#
 # ## This morning: a job has hung
 #
 # The same script ran on other nodes, until a collective timed out. All ranks have ended, and all complain:
@@ -130,54 +188,15 @@ scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 scripts.run("torchfrtrace", "-p", "trace_", morning)
 
 # %% [markdown]
-# ### Exercise 1 (normal): the rank and the function
+# It names the rank that called another collective, and shows the line of one of the *other* ranks. How could that rank take
+# another way than the rest? Look at `train` above.
 #
-# For each job, replace the dots with the rank that's to blame, and with the function in which it was when the others waited for
-# it. `print((morning / "log.0").read_text())` shows the whole log of rank 0.
+# <details><summary>Answer</summary>
 #
-# <details><summary>Hint 1: whom to suspect</summary>
-#
-# Tonight, fifteen logs end alike. This morning, one rank called another collective than the rest.
-#
-# </details><details><summary>Hint 2: the function</summary>
-#
-# `torchfrtrace` shows the line of one of the *other* ranks. The culprit's own log has the line at which it gave up.
-#
-# </details><details><summary>Solution</summary>
-#
-# Tonight: rank 6 is in `read_batch`. It opens a file on a disk that doesn't answer. This morning: rank 11 is in
-# `average_gradient`, one step further, while the others are in `save_checkpoint`. Its clock is slow, and each rank decides by its own
-# clock whether it's time to save. Let one rank decide, and broadcast its decision.
+# Rank 11 went on to `average_gradient` in the next step when the others called `save_checkpoint`. Its clock is slow, and each
+# rank decides by its own clock whether it's time to save. Let one rank decide, and broadcast its decision.
 #
 # </details>
-
-# %%
-culprits = {
-    # <solution>
-    "tonight": (6, "read_batch"),
-    "this morning": (11, "average_gradient"),
-    # <stub>
-    # "tonight": (..., ...),  # your code here
-    # "this morning": (..., ...),
-    # </stub>
-    # </solution>
-}
-lesson.hung_jobs.culprits(culprits)
-
-# %% [markdown]
-# ## Who ended first?
-#
-# If a rank has ended, its exit code often tells you why. But do you get to see it? Here rank 1 dies while rank 0 sleeps for 20
-# seconds:
-
-# %%
-lesson.launchers.after_a_death(folder)
-
-# %% [markdown]
-# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
-# `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
-# `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
-# `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
 # ## The card
 #
@@ -189,7 +208,7 @@ Markdown(filename=paths.SCRIPTS / "when_ranks_hang.md")
 # %% [markdown]
 # ## Diagnose it yourself
 #
-# Six trainings went wrong on rank 1, each in a different way. The healthy run is on top.
+# Six runs went wrong on rank 1, each in a different way. The healthy run is on top.
 
 # %%
 patients = lesson.fault_catalogue.admit()
@@ -254,9 +273,23 @@ lesson.fault_catalogue.diagnoses(diagnoses)
 others = ["runs out of memory", "is stopped", "is slow", "sends another shape"]
 others += ["calls in another order", "flips a bit of its gradient"]
 others += ["loses its data loader", "fills the disk", "finds half a checkpoint"]
-lesson.fault_catalogue.table(met | lesson.fault_catalogue.meet(*others))
+lesson.fault_catalogue.table(lesson.fault_catalogue.meet(*others))
 
 # %% [markdown]
+# ## Deeper: who ended first?
+#
+# If a rank has ended, its exit code often tells you why. But do you get to see it? Here rank 1 dies while rank 0 sleeps for 20
+# seconds:
+
+# %%
+lesson.launchers.after_a_death(folder)
+
+# %% [markdown]
+# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
+# `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
+# `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
+# `--kill-on-bad-exit=1` or your cluster sets that for you.
+#
 # ## Deeper: stop and look
 #
 # If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there
@@ -264,9 +297,6 @@ lesson.fault_catalogue.table(met | lesson.fault_catalogue.meet(*others))
 # the next line, and `c` lets them go on. `@1 v` asks rank 1 alone.
 #
 # One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
-
-# %%
-team = ranks.start(2)
 
 # %%
 # %%ranks
@@ -433,11 +463,10 @@ lesson.loss_spikes.clipped(
 # - Most of the ranks that complain are fine. Look for the one that ended first, or by a signal, or that says something different.
 # - When a rank ends, gloo's ranks notice at once, and NCCL's often don't. When it hangs, they notice at the time-out. When it
 #   computes wrong numbers, nobody notices, unless you look at losses, norms and digests.
+# - Ask all ranks for their line, twice, and group them by it. Suspect the smallest group, and any rank that doesn't answer.
 # - Set `TORCH_FR_DUMP_TEMP_FILE` in every job script, before you need it.
-# - After a loss spike, replay the steps, first with the same batches and then with others. You'll see whether to skip a batch, to
-#   rewind, or to change the recipe.
 #
-# You know what broke. In [13b](13b_runs_that_survive.ipynb), the training goes on anyway.
+# You know what broke. In [13b](13b_runs_that_survive.ipynb), the job goes on anyway.
 #
 # **Sources.** PyTorch's documentation of the
 # [flight recorder](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html) and of

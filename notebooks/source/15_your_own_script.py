@@ -6,7 +6,7 @@
 # slightly worse model, and nobody finds out why.
 #
 # **You will** convert a realistic script for many processes, guided by a report on what's still wrong with it. Then you'll
-# find six silent faults in somebody else's script, and learn to examine your own.
+# repair somebody else's script, which has six silent faults, and learn to examine your own.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no network; no GPU, or at least
 # two. (With one, start JupyterLab with `CUDA_VISIBLE_DEVICES=`.) Do notebook [05](05_ddp.ipynb) first, where you convert a
@@ -23,6 +23,7 @@ seeds = 2 if quick else 3
 images, test_images = (1_500, 999) if quick else (4_000, 1_999)
 options = ["--data", paths.MNIST, "--images", images]
 options += ["--tested", test_images, "--epochs", 3]
+few = ["--data", paths.MNIST, "--images", 1_500, "--tested", 999, "--epochs", 3]
 folder = paths.BUILD / "15_your_own_script"
 folder.mkdir(parents=True, exist_ok=True)
 
@@ -55,15 +56,14 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # trains on its part of every batch, the report calls nothing *wrong* or worth a *look*, and one process could load the checkpoint.
 #
 # Save the file, run the report's cell, fix what the report names first, and repeat. The report gets longer before it gets
-# shorter, because some mistakes only show once others are gone. The next cell leaves a file that's already there as it is.
+# shorter, because some mistakes only show once others are gone.
 #
 # Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so
 # reseed each rank *after* the network is built. Batch normalization: its statistics are *buffers*. Before each forward pass,
 # DDP overwrites every rank's with rank 0's. After the last step they differ again, and you test with them.
 #
-# The report can't judge two things. First, keep the global batch: one process takes 64 images per step, so how many does each
-# rank take? Second, decide which printed numbers should count the images of all ranks. The check can't tell whether your loss is
-# rank 0's.
+# The report can't judge two things, but the check does. First, keep the global batch: one process takes 64 images per step, so
+# how many does each rank take? Second, the printed numbers should count the images of all ranks.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -100,7 +100,7 @@ script = paths.SCRIPTS / "own_script_ddp.py"
 checkpoint = folder / "train.pt"
 checkpoint.unlink(missing_ok=True)
 report = lesson.examine(
-    script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s
+    script, *few, "--out", checkpoint, timeout_s=sizes.timeout_s
 )
 report
 
@@ -149,76 +149,60 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
 # seeds you'd need.
 #
-# *Break it:* take 64 images per rank, keep the learning rate, and run the report's cell. The report stays clean, because that's
-# often what people want. Run the cell above with `mine = script`. How much accuracy does it cost you, and what does
+# *Break it:* take 64 images per rank, keep the learning rate, and run the report's cell. The report stays clean, because a larger
+# batch may be what you want. Run the cell above with `mine = script`. How much accuracy does it cost you, and what does
 # [07](07_large_batch.ipynb) recommend?
 #
 # ## Somebody else's script
 #
-# Somebody in a hurry has converted the same training. It runs, and its loss falls. This is what they changed
+# Somebody in a hurry has converted the same script. It runs, and its loss falls. This is what they changed
 # ([whole script](scripts/own_script_sick.py)):
 
 # %%
 take_home.diff("own_script.py", "own_script_sick.py")
 
-# %%
-lesson.examine(
-    paths.SCRIPTS / "own_script_sick.py",
-    *options,
-    "--out",
-    folder / "sick.pt",
-    timeout_s=sizes.timeout_s,
-)
-
 # %% [markdown]
 # ### Exercise 2 (normal): six silent faults
 #
-# The script has six of these twelve faults. Keep those six in the set, and delete the rest. The report names five of them, in
-# its own words. You find the sixth only by reading the script.
+# The next cell writes a copy to `my_scripts/repaired.py`. Repair it as you did yours, until the report calls nothing *wrong* or
+# worth a *look*. Its author wants the first layer to learn only from the second epoch on. The report can't see one of the six
+# faults, because no tool knows which number you meant to print.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint: the fault that the report can't see</summary>
 #
-# For each of the twelve, look for the line that would prevent it. Does the report say *ok* about it?
+# Which ranks' losses are in `loss_sum` when it's printed?
 #
 # </details><details><summary>Solution</summary>
 #
-# *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the network, so DDP leaves it out. It thaws in
-# epoch 2, and from then on each rank trains its own copy, because nobody wraps the network again. *Every epoch has the same
-# order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they keep one seed throughout. *A test image counts twice*:
-# two ranks can't share out an odd number of images evenly, so the sampler repeats one. *Every rank writes the checkpoint*:
-# `torch.save` isn't inside the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`, and no tool can know which
-# number you meant.
+# *The first layer's gradients aren't averaged*: it's frozen when DDP wraps the network. It thaws in epoch 2, and from then on each
+# rank trains its own copy. `if epoch == 2: ddp = DistributedDataParallel(model)` wraps the network again. *Every epoch has the
+# same order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they keep one seed throughout. *A test image counts
+# twice*: two ranks can't share out an odd number of images evenly, so the sampler repeats one. *Every rank writes the checkpoint*:
+# `torch.save` isn't inside the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`. All but the frozen layer is in
+# [own_script_ddp.py](scripts/own_script_ddp.py).
 #
 # </details>
 
 # %%
-faults = {
-    # <solution>
-    "some gradients aren't averaged",
-    "every epoch has the same order",
-    "all ranks draw the same noise",
-    "a test image counts twice",
-    "every rank writes the checkpoint",
-    "the printed loss is rank 0's",
-    # <stub>
-    # # your code here: take out the next line, and the six that the script doesn't have
-    # ...,
-    # "some gradients aren't averaged",
-    # "every epoch has the same order",
-    # "the ranks train on the same images",
-    # "the ranks start with different weights",
-    # "all ranks draw the same noise",
-    # "a test image counts twice",
-    # "the accuracy is rank 0's",
-    # "the printed loss is rank 0's",
-    # "the learning rate differs between ranks",
-    # "every rank writes the checkpoint",
-    # "the ranks test with different statistics",
-    # "a rank takes more steps than the other",
-    # </stub>
-    # </solution>
-}
-lesson.check.faults(faults)
+# <solution>
+repaired = paths.SCRIPTS / "own_script_ddp.py"
+# <stub>
+# theirs = "own_script_sick.py"  # your code here: in the copy, not in this cell
+# repaired = lesson.check.to_edit(theirs, "my_scripts/repaired.py")
+# FileLink("my_scripts/repaired.py")
+# </stub>
+# </solution>
+
+# %%
+its_checkpoint = folder / "repaired.pt"
+its_checkpoint.unlink(missing_ok=True)
+its_report = lesson.examine(
+    repaired, *few, "--out", its_checkpoint, timeout_s=sizes.timeout_s
+)
+its_report
+
+# %%
+lesson.check.repair(repaired, its_report, its_checkpoint, epochs=3)
 
 # %% [markdown]
 # ## Bring your own
@@ -242,6 +226,8 @@ lesson.check.faults(faults)
 # - what only happens later, on more ranks, or with other sizes;
 # - whether a larger batch trains as well with its learning rate.
 #
+# Before you pay for more GPUs, make a step faster on one: [08b](08b_where_the_time_goes.ipynb) shows how, in its last section.
+#
 # ## Deeper: Accelerate and Fabric
 #
 # Hugging Face's Accelerate (`accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`) and Lightning's
@@ -259,96 +245,6 @@ lesson.check.faults(faults)
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
 #   Accelerate, `set_seed(seed, device_specific=True)` gives each rank its own.
 #
-# ## Deeper: a faster step
-#
-# Before you pay for more GPUs, look at one step on one of them with `torch.profiler.profile`, because a line only *starts* its work on
-# the GPU. In the trace, look at the row of the stream that computes ([08b](08b_where_the_time_goes.ipynb) shows how):
-#
-# - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
-# - *Many short kernels.* A compiler can fuse them.
-# - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
-#
-# `torch.compile` records what your model computes as *graphs*, fuses operations, and generates kernels: in Triton for a GPU, in C++
-# for a CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
-# 2024). Here, a backend that only counts graphs takes the place of the one that generates kernels. How many graphs does it get, for
-# batches of 64, 64, 32 and 16?
-
-# %%
-import logging
-
-import pandas as pd
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-logging.disable(logging.WARNING)
-graphs = []
-
-
-def count(graph, inputs):
-    graphs.append(graph)
-    return graph.forward
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(512, 512)
-
-    def forward(self, x):
-        return self.linear(x).relu()
-
-
-class Net(nn.Module):
-    def __init__(self, logs=False):
-        super().__init__()
-        self.first, self.second, self.third, self.fourth = (Block() for _ in range(4))
-        self.logs = logs
-
-    def forward(self, x):
-        x = self.second(self.first(x))
-        if self.logs:
-            x.mean().item()
-        return self.fourth(self.third(x))
-
-
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-sharded = Net()
-for part in (*sharded.children(), sharded):
-    fully_shard(part)
-in_ddp = DistributedDataParallel(Net(), bucket_cap_mb=1)
-models = {
-    "as it is": Net(),
-    "with .item() in it": Net(logs=True),
-    "in DDP": in_ddp,
-    "in FSDP2": sharded,
-}
-rows = {}
-for name, model in models.items():
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=count)
-    rows[name] = []
-    for batch in (64, 64, 32, 16):
-        graphs.clear()
-        compiled(torch.randn(batch, 512)).sum().backward()
-        rows[name].append(len(graphs))
-dist.destroy_process_group()
-logging.disable(logging.NOTSET)
-pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
-
-# %% [markdown]
-# When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch, it
-# doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less.
-# `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the
-# graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the graph breaks before and after each
-# block, where FSDP gathers weights and frees them. But equal blocks share a graph: four blocks need only two, one for the first
-# block, whose input needs no gradient, and one for the others.
-#
-# If the model doesn't fit next to its optimizer, [trainer.py](scripts/trainer.py) is the variant with FSDP2 and sharded checkpoints.
-# With `--compile`, it compiles each block before `fully_shard` wraps it, which leads to the same graphs.
-#
 # ## Remember
 #
 # - Build the network with one seed, then seed each rank differently.
@@ -364,6 +260,4 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 # [SyncBatchNorm](https://pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html) and of
 # [torchrun](https://pytorch.org/docs/stable/elastic/run.html). Documentation of
 # [Accelerate](https://huggingface.co/docs/accelerate/package_reference/torch_wrappers) and of
-# [Fabric](https://lightning.ai/docs/fabric/stable/). J. Ansel et al., *PyTorch 2* (ASPLOS 2024), and PyTorch's [questions on
-# torch.compile](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html), for DDP's buckets.
-# [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks.
+# [Fabric](https://lightning.ai/docs/fabric/stable/).

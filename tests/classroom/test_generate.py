@@ -215,7 +215,7 @@ def test_scripts_that_a_cell_prints_are_read_too():
     assert changes and all(line[0] in "+-" for line in changes)
     effort = generate.Effort()
     effort.add("code", 'take_home.diff("one_process.py", "ddp.py")')
-    assert effort.code_lines == 1 + sum(bool(line.strip()) for line in changes)
+    assert effort.code_lines == 1 + sum(map(generate.is_read, changes))
 
 
 def test_a_hint_shows_the_solution_of_the_function_it_names(folder):

@@ -60,6 +60,75 @@ def test_the_operations_are_those_of_the_matrices(thousand):
     assert thousand.flops == pytest.approx(3 * forward, rel=0.01), "backward takes twice as many"
 
 
+WRITTEN_FOR_CUDA = """
+import os
+import numpy as np
+import torch
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+assert torch.cuda.is_available() and torch.cuda.device_count() == 8
+device = f"cuda:{os.environ['LOCAL_RANK']}"
+torch.cuda.set_device(device)
+words = np.arange(500)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inward, self.out = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.inward.weight = self.out.weight
+    def forward(self, x):
+        return self.out(self.inward(x))
+
+model = Net().to(device)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+assert model.inward.weight is model.out.weight
+model = DistributedDataParallel(torch.compile(model), device_ids=[int(os.environ["LOCAL_RANK"])])
+scaler = torch.amp.GradScaler("cuda")
+began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+for step in range(3):
+    began.record()
+    starts = torch.randint(400, (4,))
+    x = torch.stack([torch.from_numpy(words[i : i + 16]) for i in starts]).pin_memory().cuda(non_blocking=True)
+    with torch.autocast("cuda", dtype=torch.float16):
+        logits = model(x)
+        assert logits.dtype == torch.float16 and logits.is_cuda
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+    assert loss.dtype == torch.float32, "as on a GPU"
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    ended.record()
+    torch.cuda.synchronize()
+    torch.save(model.state_dict(), "checkpoint.pt")
+    print(f"{loss:.3f}, {began.elapsed_time(ended):.1f} ms, {torch.cuda.max_memory_allocated() / 1e9} GB")
+"""
+
+
+@pytest.mark.full
+def test_a_script_for_cuda_with_tied_weights_needs_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = dry.dry_run(write(tmp_path, WRITTEN_FOR_CUDA), world_size=256)
+    assert (report.fake_tensors, report.fallback_reason) == (True, "")
+    assert report.collectives == [Collective("allreduce", "world", 256, 1, 4 * 64 * 1000)]
+    assert report.flops == 6 * 4 * 16 * 64 * 1000
+    assert not (tmp_path / "checkpoint.pt").exists(), "a dry run replaces no checkpoint"
+
+
+@pytest.mark.full
+def test_a_fallback_to_real_tensors_says_why(tmp_path):
+    """Both a report and a failure have the reason."""
+    needs_values = "import torch\nnet = torch.nn.Linear(3, 3)\nopt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+    needs_values += "for _ in range(3):\n    net(torch.ones(3)).sum().backward()\n"
+    needs_values += "    assert net.weight.nonzero().numel()\n"
+    report = dry.dry_run(write(tmp_path, needs_values + "    opt.step()\n"), world_size=4)
+    assert not report.fake_tensors and "line 6, `assert net.weight.nonzero()" in report.fallback_reason
+    with pytest.raises(InputError, match="ended after 0 steps.* .It ran with real tensors, because .* line 6"):
+        dry.dry_run(write(tmp_path, needs_values), world_size=4)
+
+
 def write(folder, text):
     path = folder / "mine.py"
     path.write_text(text)
@@ -122,6 +191,23 @@ def test_the_command_refuses_in_a_sentence():
     ]:
         refused = workshop("dryrun", *words)
         assert refused.exit_code == 1 and refused.output.startswith("workshop: ") and said in refused.output
+
+
+def test_found_meshes_come_fastest_first_after_those_that_fit(monkeypatch):
+    """The peak falls with the ranks that share a layer, and the step gets slower. The script refuses 16 of them."""
+
+    def pretended(script, *options, world_size, mesh, machine):
+        shared = int(mesh.partition("x")[2])
+        if shared == 16:
+            raise InputError("8 heads can't be cut for 16 ranks")
+        return Report(rank=0, world_size=48, flops=0, peak_bytes=160e9 / shared, collectives=[], step_s=shared / 1e3)
+
+    monkeypatch.setattr(dry, "dry_run", pretended)
+    found = dry.meshes(MESH, world_size=48, machine="h100", memory_bytes=60e9)
+    assert [mesh for mesh, _ in found] == ["12x4", "6x8", "48x1", "24x2", "3x16"]
+    shown = workshop("dryrun", MESH, "--world-size", 48, "--machine", "h100", "--find-mesh", "--memory-gb", 60)
+    assert shown.exit_code == 0 and "not into 60 GB" in shown.output and "8 heads" in shown.output
+    assert "leave --mesh out" in workshop("dryrun", MESH, "--mesh", "4x1", "--find-mesh").output
 
 
 def test_the_command_that_the_book_and_notebook_12_show(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from test_failures import RECEIVING, Call, Team, frame
 
 from workshop_lib.ranks import RankError
-from workshop_lib.ranks.call.messages import Loss
+from workshop_lib.ranks.call.messages import Loss, Text, output_key
 from workshop_lib.ranks.call.output import Output
 from workshop_lib.ranks.faults import failures, rank_errors
 from workshop_lib.ranks.faults.losses import after_a_loss
@@ -79,7 +79,7 @@ def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
 def printed(texts):
     answers = {}
     for rank, text in texts.items():
-        answers[rank] = SimpleNamespace(stdout=text, stderr="", data={}, ready=lambda: True)
+        answers[rank] = SimpleNamespace(data={output_key(0): Text("stdout", text)}, ready=lambda: True)
     return Output(answers)
 
 

@@ -16,7 +16,7 @@ from workshop_lib.notebook import live, magics, unfinished
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, session
 from workshop_lib.ranks.call import cells, engine, printed, watch
-from workshop_lib.ranks.call.messages import displayed_key
+from workshop_lib.ranks.call.messages import Text, output_key
 from workshop_lib.ranks.call.output import Output, Row
 from workshop_lib.ranks.faults import rank_errors
 
@@ -28,17 +28,18 @@ PNG = b"\x89PNG"
 class Rank:
     """The answer of one rank, as it arrives."""
 
-    def __init__(self, stdout="", stderr="", displays=(), over=False):
-        self.stdout, self.stderr, self.over = stdout, stderr, over
-        self.data = {displayed_key(number): shown for number, shown in enumerate(displays)}
+    def __init__(self, *output, over=False):
+        """output: texts, or what it displays."""
+        self.over = over
+        sent = [Text("stdout", each) if isinstance(each, str) else each for each in output]
+        self.data = {output_key(number): each for number, each in enumerate(sent)}
 
     def ready(self):
         return self.over
 
 
-def shown(html, after=0):
-    data = {"text/html": html, "text/plain": "<object at 0x1>"}
-    return {"data": data, "metadata": {}, "lines": (after, 0)}
+def shown(html):
+    return {"data": {"text/html": html, "text/plain": "<object at 0x1>"}, "metadata": {}}
 
 
 def news(ranks, whole=True):
@@ -47,24 +48,24 @@ def news(ranks, whole=True):
 
 
 def test_what_is_displayed_stands_between_what_is_printed_before_and_after():
-    ranks = [Rank("before\nafter\n", displays=[shown("a", 1)]), Rank("early\nlate\n", displays=[shown("b", 1)])]
+    ranks = [Rank("before\n", shown("a"), "after\n"), Rank("ear", "ly\n", shown("b"), "late\n")]
     assert news(ranks) == ["[0] before", "[1] early", [0, 1], "[0] after", "[1] late"]
 
 
 def test_a_rank_with_nothing_to_display_delays_no_other_for_long(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("workshop_lib.ranks.call.output.time.monotonic", lambda: clock[0] + 1)
-    output = Output({0: Rank("x\ny\n", displays=[shown("a", 1), shown("b", 2)]), 1: Rank("z\n")})
+    output = Output({0: Rank("x\n", shown("a"), "y\n", shown("b")), 1: Rank("z\n")})
     assert output.news() == ["[0] x", "[1] z"]
     clock[0] = 0.6
     assert [str(item)[:3] for item in output.news()] == ["Row", "[0]", "Row"], "the second at once"
 
 
 def test_the_line_that_is_being_written_is_its_last_state():
-    ranks = {0: Rank(stderr="10%\r 20%"), 1: Rank("done\n"), 2: Rank("tail")}
+    ranks = {0: Rank(Text("stderr", "10%\r 20%")), 1: Rank("done\n"), 2: Rank("ta", "il")}
     output = Output(ranks)
-    assert output.unfinished() == ["[0]  20%", "[2] tail"]
     assert output.news() == ["[1] done"]
+    assert output.unfinished() == ["[0]  20%", "[2] tail"]
     assert output.news(whole=True) == ["[0]  20%", "[2] tail"]
     assert output.news(whole=True) == []
 

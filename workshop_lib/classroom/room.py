@@ -1,7 +1,6 @@
 """`workshop share`: a learner shows the room their results. `workshop board`: a page of what the room shares."""
 
 import os
-import secrets
 import stat
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 from workshop_lib import learner
 from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError, cause
-from workshop_lib.notebook import sharing
 
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
@@ -33,6 +31,10 @@ def share_arguments(parser: Parser) -> None:
 
 def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
     """Show the room your guesses and solved checks, under a pseudonym. It lists them before it shares."""
+    import secrets
+
+    from workshop_lib.notebook import sharing
+
     before = sharing.chosen()
     if stop:
         removed = sharing.stop()

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from workshop_lib.dryrun.step_report import Report
@@ -56,23 +57,48 @@ def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
+def meshes(script, *options, world_size: int, machine: str, memory_bytes: float) -> list[tuple[str, Report | str]]:
+    """The meshes NxT of this world, each with the report of its dry run, or with a sentence that says why it has none.
+
+    T, the ranks that share a layer, is a power of two. The meshes whose peak fits into `memory_bytes` come first, the
+    fastest of them at the top; the script refuses those at the end. It gets each mesh as its option --mesh.
+    """
+    found: list[tuple[str, Report | str]] = []
+    for tensor in (1, 2, 4, 8, 16, 32):
+        if world_size % tensor:
+            break
+        mesh = f"{world_size // tensor}x{tensor}"
+        try:
+            found.append((mesh, dry_run(script, *options, world_size=world_size, mesh=mesh, machine=machine)))
+        except InputError as error:
+            found.append((mesh, str(error)))
+
+    def place(each: tuple[str, Report | str]) -> tuple:
+        report = each[1]
+        return (2, 0) if isinstance(report, str) else (report.peak_bytes > memory_bytes, report.step_s)
+
+    return sorted(found, key=place)
+
+
 def _dry_runs(
     script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float, machine: str | None = None
 ) -> list[Report]:
     words = [_checked(script, options, *world) for world in worlds][0]
     pretended = [f"--pretend={rank}/{size}{f'@{mesh}' if mesh else ''}" for size, mesh, rank in worlds]
+    reason = ""
     for fake in (["--fake"], []):
         with tempfile.TemporaryDirectory() as folder:
             on = [f"--machine={machine}"] if machine else []
             command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, *on, str(script), *words]
-            output = _run(command, timeout_s, script)
+            output = _run(command, timeout_s, script, reason)
             made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
             last = _read(made[-1] if made else Path(folder) / "0.json", script, output)
             if "error" not in last:
-                return [Report.read(path) for path in made]
+                return [replace(Report.read(path), fallback_reason=reason) for path in made]
             if not last.get("raised") or last["peak_bytes"] > ROOM_BYTES:
                 break
-    raise InputError(f"{script} could not be run dry: {last['error']}")
+            reason = reason or last["error"]
+    raise InputError(f"{script} could not be run dry: {last['error']}{_before(reason)}")
 
 
 def real_run(script, *options, ranks: int) -> list[Report]:
@@ -105,7 +131,12 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
     return words
 
 
-def _run(command: list[str], timeout_s: float, script) -> str:
+def _before(reason: str) -> str:
+    """Why tensors without values were not enough, for the end of a message; empty if they were."""
+    return f" (It ran with real tensors, because without values it fails: {reason})" if reason else ""
+
+
+def _run(command: list[str], timeout_s: float, script, reason: str = "") -> str:
     """Run the command and return its output. All its processes are killed if it takes too long or this process ends."""
     set_id = processes.new_set_id()
     timer = threading.Timer(timeout_s, processes.end, [set_id])
@@ -119,6 +150,7 @@ def _run(command: list[str], timeout_s: float, script) -> str:
     if time.monotonic() > ends_s:
         raise InputError(
             f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
+            f"{_before(reason)}"
         )
     return output
 

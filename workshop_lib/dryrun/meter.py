@@ -35,6 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.dryrun import pretend
+from workshop_lib.dryrun.gpu import pretended_gpu
 from workshop_lib.dryrun.step_report import Report, Shard
 from workshop_lib.dryrun.timed import StepClock
 from workshop_lib.forecast.forecast import Collective
@@ -78,7 +79,8 @@ class StepMeter(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
             return _pretended_value(args[0])
-        output = func(*args, **kwargs)
+        indices = pretend.are_indices(list(memory.tensors([list(args), kwargs])))
+        output = (pretend.with_values(func) if indices else func)(*args, **kwargs)
         self._count(func, args, kwargs, output)
         for tensor in memory.tensors([output]):
             self._see(tensor)
@@ -206,13 +208,12 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
             return new_group(*ranks, **how | {"backend": "fake"})
 
         patches.append(mock.patch.object(dist, "new_group", fake_group))
-        patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
-        patches.append(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
     with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
         for patch in patches:
             stack.enter_context(patch)
         if pretended:
             stack.enter_context(pretend.ddp_without_futures())
+            stack.enter_context(pretended_gpu())
         if fake:
             stack.enter_context(pretend.fake_tensors())
         if meter.clock is not None:

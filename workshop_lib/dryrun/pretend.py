@@ -7,15 +7,18 @@ what we expect of these modules.
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import device_mesh
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
+
+FEW = 2**20  # integers
 
 
 def join_fake_group(rank: int, world_size: int) -> None:
@@ -38,27 +41,81 @@ def _load_fake_collectives() -> None:
 def fake_tensors() -> Iterator[None]:
     """Within this context, new tensors have a shape but no memory, however large they are.
 
-    Meshes and the samplers of a DataLoader get real tensors, because they read the values.
+    Ranges and random integers are real, because meshes, samplers and scripts read their values.
     """
     _load_fake_collectives()
-    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def with_values(function):
-        def call(*args, **kwargs):
-            with unset_fake_temporarily():
-                return function(*args, **kwargs)
-
-        return call
-
-    make = with_values(device_mesh.init_device_mesh)
     with (
+        mock.patch.object(torch, "arange", with_values(torch.arange)),
         mock.patch.object(torch, "randperm", with_values(torch.randperm)),
-        mock.patch.object(device_mesh, "init_device_mesh", make),
-        mock.patch.object(dist, "init_device_mesh", make, create=True),
-        mock.patch.object(device_mesh.DeviceMesh, "__init__", with_values(device_mesh.DeviceMesh.__init__)),
+        mock.patch.object(torch, "randint", with_values(torch.randint)),
+        mock.patch.object(nn.Module, "_apply", _converted),
+        mock.patch.object(distributed, "_verify_param_shape_across_processes"),
+        mock.patch.object(distributed, "_sync_module_states"),
+        mock.patch.object(DistributedDataParallel, "_ddp_init_helper", _with_buckets),
+        mock.patch.object(dist.Reducer, "_rebuild_buckets", return_value=False),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         yield
+
+
+_init_helper = DistributedDataParallel._ddp_init_helper
+
+
+def _with_buckets(self, *args) -> None:
+    """Give DDP at once the buckets that it makes after the first step, for which it would have to read values.
+
+    It fills these in the order in which gradients are ready: from the last parameter to the first.
+    """
+    fill = dist._compute_bucket_assignment_by_size
+    first_bytes = dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
+
+    def buckets(parameters: list, _, sparse: list[bool]) -> tuple[list, list]:
+        indices, limits = fill(parameters[::-1], [first_bytes, self.bucket_bytes_cap], sparse[::-1])
+        return [[len(parameters) - 1 - at for at in bucket] for bucket in indices[::-1]], limits[::-1]
+
+    with mock.patch.object(dist, "_compute_bucket_assignment_by_size", buckets):
+        _init_helper(self, *args)
+
+
+_apply = nn.Module._apply
+
+
+def _converted(module: nn.Module, convert: Callable, recurse: bool = True) -> nn.Module:
+    """Do what nn.Module.to does, in place. PyTorch swaps fake tensors instead, and fails where a module holds them."""
+    parameters = dict(module.named_parameters(recurse=False))
+    if not all(map(is_fake, parameters.values())):
+        return _apply(module, convert, recurse)
+    for child in module.children() if recurse else ():
+        child._apply(convert)
+    with torch.no_grad():
+        for name, old in parameters.items():
+            if old.is_meta:
+                module._parameters[name] = nn.Parameter(convert(old), old.requires_grad)
+                continue
+            for tensor in filter(is_fake, (old, old.grad)):
+                tensor.data = convert(tensor)
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = convert(buffer)
+    return module
+
+
+def with_values(function: Callable) -> Callable:
+    """The same function, whose new tensors are real."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    def call(*args, **kwargs):
+        with unset_fake_temporarily():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def are_indices(tensors: list[torch.Tensor]) -> bool:
+    """Whether these are real integers, and so few of them that it costs nothing to compute with their values."""
+    few = sum(tensor.numel() for tensor in tensors) <= FEW
+    return bool(tensors) and few and not any(each.is_floating_point() or is_fake(each) for each in tensors)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -83,12 +140,13 @@ def group_of(args: tuple) -> dist.ProcessGroup:
 def ddp_without_futures() -> Iterator[None]:
     """Within this context, DDP reduces its buckets with plain calls that it needn't wait for.
 
-    DDP's own calls return futures, which the pretended group doesn't have.
+    DDP's own calls return futures, which the pretended group doesn't have. The devices that a script gives belong to a
+    pretended GPU.
     """
     init = DistributedDataParallel.__init__
 
-    def with_hook(self, *args, **kwargs):
-        init(self, *args, **kwargs)
+    def with_hook(self, module, device_ids=None, output_device=None, *args, **kwargs):
+        init(self, module, None, None, *args, **kwargs)
         self.register_comm_hook(None, _sum_bucket)
 
     with mock.patch.object(DistributedDataParallel, "__init__", with_hook):

@@ -41,6 +41,7 @@ class Report(Work):
     shards: list[Shard] = field(default_factory=list)
     state_bytes: dict[str, int] = field(default_factory=dict)
     fake_tensors: bool = False
+    fallback_reason: str = ""  # why the dry run needed real tensors, if it did
     seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
     step_s: float = 0.0  # the emulated time of the step, if the dry run was on a machine of the table
     compute_s: float = 0.0  # the part of it that is computing

@@ -12,9 +12,6 @@ from pathlib import Path
 
 from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError
-from workshop_lib.examine.checks import examine as check
-from workshop_lib.examine.run import observe
-from workshop_lib.examine.sections import SECTIONS
 from workshop_lib.findings import EXIT_CODES, as_data, show, worst
 
 RANKS = 2
@@ -65,6 +62,10 @@ def examine(
     if command[0] != "-m" and not Path(command[0]).is_file():
         raise InputError(f"{command[0]}: there is no such file. After -- come your script and its own options.")
     _check_python(python)
+    from workshop_lib.examine.checks import examine as check
+    from workshop_lib.examine.run import observe
+    from workshop_lib.examine.sections import SECTIONS
+
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         first_step = Path(folder) if against_one and ranks > 1 else None
         run = observe(ranks, command, steps, seconds, python, first_step=first_step)

@@ -7,17 +7,18 @@ from rich.console import Console
 
 from workshop_lib.arguments import Parser, whole_numbers
 from workshop_lib.errors import InputError
-from workshop_lib.forecast import forecast, report
 from workshop_lib.machine import catalogue
 
 
 def predict_arguments(parser: Parser) -> None:
+    from workshop_lib.forecast.forecast import BACKENDS
+
     parser.runs(predict)
     parser.add_argument("model", metavar="MODEL", help="The network's name. An unknown name lists all of them.")
     parser.add_argument(
         "machine", metavar="MACHINE", help="The machine's name, or laptop if you give your own measurements."
     )
-    parser.add_argument("--backend", default="ddp", metavar="NAME", help=f"One of {', '.join(forecast.BACKENDS)}.")
+    parser.add_argument("--backend", default="ddp", metavar="NAME", help=f"One of {', '.join(BACKENDS)}.")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="Samples per device in each step.")
     parser.add_argument(
         "--global-batch",
@@ -72,6 +73,8 @@ def predict(
     **how,
 ) -> None:
     """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
+    from workshop_lib.forecast import forecast, report
+
     chosen_model = catalogue.model(model)
     chosen_machine = _machine(machine, latency_us, gb_per_s)
     if samples_per_s is not None:

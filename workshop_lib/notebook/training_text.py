@@ -4,8 +4,6 @@ import io
 import sys
 from typing import Any
 
-from tqdm import tqdm
-
 from workshop_lib.ranks.call.view import TextView
 from workshop_lib.training.progress import Progress, epoch_line
 
@@ -26,7 +24,7 @@ class TrainingText(TextView):
 
     def write(self, text: str) -> None:
         if self.bar:
-            tqdm.write(text, file=sys.stdout)
+            self.bar.write(text, file=sys.stdout)
         else:
             super().write(text)
 
@@ -34,6 +32,8 @@ class TrainingText(TextView):
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
+            from tqdm import tqdm  # commands that train nothing do without it
+
             self.bar = tqdm(
                 total=self.progress.total,
                 unit="step",

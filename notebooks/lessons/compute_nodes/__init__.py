@@ -1,4 +1,4 @@
-"""What 10_compute_nodes uses besides the library and earlier lessons."""
+"""What 10_compute_nodes uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 11c_context_parallelism uses besides the library and earlier lessons."""
+"""What 11c_context_parallelism uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 05_ddp uses besides the library and earlier lessons."""
+"""What 05_ddp uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 06b_deepspeed uses besides the library and earlier lessons."""
+"""What 06b_deepspeed uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 11d_experts uses besides the library and earlier lessons."""
+"""What 11d_experts uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

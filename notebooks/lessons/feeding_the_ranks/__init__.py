@@ -1,4 +1,4 @@
-"""What 09_feeding_the_ranks uses besides the library and earlier lessons."""
+"""What 09_feeding_the_ranks uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 06c_fitting_more uses besides the library and earlier lessons."""
+"""What 06c_fitting_more uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

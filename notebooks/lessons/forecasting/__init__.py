@@ -1,4 +1,4 @@
-"""What 08c_forecasting uses besides the library and earlier lessons."""
+"""What 08c_forecasting uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

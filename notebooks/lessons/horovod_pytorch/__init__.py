@@ -1,4 +1,4 @@
-"""What 03_horovod_pytorch uses besides the library and earlier lessons."""
+"""What 03_horovodtorch.py uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

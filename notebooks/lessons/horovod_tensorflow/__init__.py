@@ -1,4 +1,4 @@
-"""What 04_horovod_tensorflow uses besides the library and earlier lessons."""
+"""What 04_horovod_tensorflow uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

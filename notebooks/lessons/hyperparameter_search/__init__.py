@@ -1,4 +1,4 @@
-"""What 14_hyperparameter_search uses besides the library and earlier lessons."""
+"""What 14_hyperparameter_search uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 07_large_batch uses besides the library and earlier lessons."""
+"""What 07_large_batch uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

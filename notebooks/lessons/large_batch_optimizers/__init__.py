@@ -1,4 +1,4 @@
-"""What 07d_large_batch_optimizers uses besides the library and earlier lessons."""
+"""What 07d_large_batch_optimizers uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

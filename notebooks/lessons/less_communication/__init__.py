@@ -1,4 +1,4 @@
-"""What 07c_less_communication uses besides the library and earlier lessons."""
+"""What 07c_less_communication uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 01_mpi_basics uses besides the library and earlier lessons."""
+"""What 01_mpi_basics uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

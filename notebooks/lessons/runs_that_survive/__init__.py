@@ -1,4 +1,4 @@
-"""What 13b_runs_that_survive uses besides the library and earlier lessons."""
+"""What 13b_runs_that_survive uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

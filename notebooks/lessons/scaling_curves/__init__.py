@@ -1,4 +1,4 @@
-"""What 08_scaling_curves uses besides the library and earlier lessons."""
+"""What 08_scaling_curves uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

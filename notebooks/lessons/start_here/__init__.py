@@ -1,4 +1,4 @@
-"""What 00_start_here uses besides the library."""
+"""What 00_start_here uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 02_synchronous_sgd uses besides the library and earlier lessons."""
+"""What 02_synchronous_sgd uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What 12_thousand_ranks uses besides the library and earlier lessons."""
+"""What 12_thousand_ranks uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

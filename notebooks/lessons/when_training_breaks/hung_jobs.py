@@ -1,4 +1,4 @@
-"""The two hung jobs of 13_when_training_breaks: start them, end them, and judge who found the rank and its function."""
+"""The two hung jobs of 13_when_training_breaks: start them and end them."""
 
 import contextlib
 import os
@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-from workshop_lib.exercises.judge import Verdict
 from workshop_lib.ranks.faults.rank_errors import RankError
 from workshop_lib.ranks.launch import processes, scripts
 
@@ -16,11 +15,6 @@ from lessons.when_training_breaks import hung_ranks
 TIMEOUT_S = 2.0
 START_LIMIT_S = 60.0
 CULPRITS = {"tonight": (6, "read_batch"), "this morning": (11, "average_gradient")}
-RANK_HINTS = {
-    "tonight": "fifteen ranks wait in `all_reduce`, so they're fine. Which log ends with another function?",
-    "this morning": "the first collective with errors has an error message, which names the rank.",
-}
-FUNCTION_HINT = "take the innermost function of hung_ranks.py: the first one from the top in the rank's own last lines."
 
 
 class HungJob:
@@ -71,16 +65,3 @@ def prepared(folder: Path) -> Path:
 
 def command(folder: Path, timeout_s: float) -> list[str]:
     return [sys.executable, "-m", hung_ranks.__name__, str(folder), str(timeout_s)]
-
-
-def culprits(answers: dict[str, tuple]) -> Verdict:
-    """Judge the rank and the function that the learner found for each job."""
-    verdict = Verdict("culprits", to_do="Replace the dots")
-    if any(... in answer for answer in answers.values()):
-        return verdict
-    rules = []
-    for job, (rank, function) in CULPRITS.items():
-        said_rank, said_function = answers[job]
-        rules.append((f"{job}: the rank", "" if said_rank == rank else RANK_HINTS[job]))
-        rules.append((f"{job}: its function", "" if said_function == function else FUNCTION_HINT))
-    return verdict.follow(rules).recorded()

@@ -1,9 +1,9 @@
-"""A training on sixteen ranks that hangs, in one of two ways. Learners of 13_when_training_breaks find out where.
+"""A training run on sixteen ranks that hangs, in one of two ways. Learners of 13_when_training_breaks find out where.
 
     python -m lessons.when_training_breaks.hung_ranks FOLDER TIMEOUT_S     runs until its ranks have ended
 
 Each rank writes FOLDER/log.RANK, as with `srun --output=log.%t`, and FOLDER/trace_RANK if a collective times out.
-FOLDER has the training's data, and slow_clock.RANK for a rank whose clock is slow. This process imports PyTorch once
+FOLDER has the run's data, and slow_clock.RANK for a rank whose clock is slow. This process imports PyTorch once
 and forks the ranks.
 """
 

@@ -1,4 +1,4 @@
-"""What 08b_where_the_time_goes uses besides the library and earlier lessons."""
+"""What 08b_where_the_time_goes uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -1,4 +1,4 @@
-"""What only 15_your_own_script uses, and its exercises."""
+"""What 15_your_own_script uses, besides what many notebooks import from workshop_lib."""
 
 from workshop_lib.faces import face
 

@@ -4,12 +4,14 @@ Parameters are views of flat arrays, which the ranks divide into equal shards. E
 `train` and `train_fsdp` are called on all of them, and block.
 """
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
@@ -89,21 +91,33 @@ def free(flat: torch.Tensor) -> None:
     flat.untyped_storage().resize_(0)
 
 
-def fill(flat: torch.Tensor, values: torch.Tensor) -> None:
+@torch.no_grad()
+def fill(flat: torch.Tensor, values: torch.Tensor | np.ndarray) -> None:
     """Give a freed array its memory back, with these values."""
     flat.untyped_storage().resize_(flat.nbytes)
-    flat.copy_(values)
+    flat.copy_(torch.as_tensor(values))
+
+
+class CountingAllgathers(CountingComm):
+    """A CountingComm that has MPI's Allgather, too, built as a ring of counted messages."""
+
+    def Allgather(self, part, whole) -> None:
+        """Fill the array `whole` with the parts of all ranks. MPI.IN_PLACE stands for the own part of `whole`."""
+        array = np.asarray(whole).reshape(-1)
+        if part is not MPI.IN_PLACE:
+            array[ring.part(len(array), self.rank, self.size)] = np.asarray(part).reshape(-1)
+        ring.allgather(self, array)
 
 
 class ReducedInBackward:
-    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines two methods.
+    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines `reduce`.
 
     reduce(p) is called once the backward pass has finished the gradient of parameter p. finish() is called before the
-    step, and leaves the mean gradient of each shard in the shard's `.grad`.
+    step, and then each shard has its mean gradient in `.grad`. A subclass whose `reduce` only starts something
+    overrides it.
     """
 
     reduce: Callable
-    finish: Callable
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
@@ -117,6 +131,9 @@ class ReducedInBackward:
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
 
+    def finish(self) -> None:
+        """Wait for whatever `reduce` has started, which is nothing here."""
+
     def step(self) -> None:
         self.finish()
         self.optimizer.step()
@@ -127,58 +144,84 @@ class ReducedInBackward:
 class GatheredByLayer:
     """A model whose weights are in memory only while their layer computes. A subclass defines three methods.
 
-    gather(layer) is called before the layer computes, in the forward pass and again in the backward pass, and
-    drop(layer) after its forward pass. reduce(p) is called once the backward pass has finished the gradient of
-    parameter p. A layer is any module that has parameters of its own, and layers must compute in the order in which the
-    model lists them. A subclass that gathers layers ahead of time overrides `enter`.
+    watch(layer) adds hooks to a layer, which call the others. gather(layer) brings the layer's whole weights into
+    memory, and drop(layer) frees them. A layer is any module that has parameters of its own. Each of its parameters
+    needs a gradient in every backward pass.
     """
 
+    watch: Callable
     gather: Callable
-    reduce: Callable
+    drop: Callable
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
+        # Images need no gradient, so PyTorch warns that a hook of the first layer sees no gradient of its inputs.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
         self.comm = comm
-        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays, in memory while a layer computes
-        self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
-        for p in model.parameters():
-            flat = flat_weights([p], comm.size)
-            self.weights[p] = flat
-            self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
-            free(flat)
-            p.register_post_accumulate_grad_hook(self.reduce)
-        self.parameters = {
-            layer: [p for p in layer.parameters(recurse=False) if p in self.shards] for layer in model.modules()
-        }
-        self.layers = [layer for layer, parameters in self.parameters.items() if parameters]
-        for before, layer, after in zip([None, *self.layers[:-1]], self.layers, [*self.layers[1:], None], strict=True):
-            self.watch(layer, before, after)
+        self.parameters: dict[nn.Module, list[nn.Parameter]] = {}  # by layer, in the order of the model
+        self.weights: dict[nn.Module, torch.Tensor] = {}  # a flat array for each layer, in memory while it computes
+        self.shards: dict[nn.Module, nn.Parameter] = {}  # this rank's part of each flat array
+        for layer in model.modules():
+            parameters = list(layer.parameters(recurse=False))
+            if parameters:
+                flat = flat_weights(parameters, comm.size)
+                self.parameters[layer] = parameters
+                self.weights[layer] = flat
+                self.shards[layer] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
+                free(flat)
+                self.watch(layer)
         self.optimizer = make_optimizer(self.shards.values())
 
-    def watch(self, layer, previous, following):
-        """Gather this layer before it computes, in both passes, and drop it after its forward pass."""
-
-        def before_forward(layer, inputs):
-            self.enter(layer, following)
-
-        def after_forward(layer, inputs, outputs):
+    def finish(self, layer: nn.Module) -> None:
+        """Reduce and drop a layer if its backward pass is over. Called whenever a gradient of it is complete."""
+        if all(p.grad is not None for p in self.parameters[layer]):
+            self.reduce(layer)
             self.drop(layer)
-            if outputs.requires_grad:  # its gradient is complete right before the backward pass needs this layer
-                outputs.register_hook(lambda gradient: self.enter(layer, previous))
 
-        layer.register_forward_pre_hook(before_forward)
-        layer.register_forward_hook(after_forward)
-
-    def enter(self, layer: nn.Module, following: nn.Module | None) -> None:
-        """Prepare a layer right before it computes. `following` computes next in this pass, if there is a next one."""
-        self.gather(layer)
-
-    def drop(self, layer: nn.Module) -> None:
+    def reduce(self, layer: nn.Module) -> None:
+        """Add the mean gradient to the shard's, as in stage 2, and free the layer's own gradients."""
+        gradient = flat_gradient(self.parameters[layer], self.comm.size)
+        mean = torch.from_numpy(ring.reduce_scatter(self.comm, gradient.numpy()) / self.comm.size)
+        before = self.shards[layer].grad
+        self.shards[layer].grad = mean if before is None else before + mean
         for p in self.parameters[layer]:
-            free(self.weights[p])
+            p.grad = None
 
     def step(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+class LayerSpan(NamedTuple):
+    """What one call of `gather`, `reduce` or `drop` did on this rank."""
+
+    call: str
+    layer: int  # its place in the model, from 0
+    start_s: float  # since the recording began
+    end_s: float
+    alive_bytes: list[int]  # of each layer's weights, beside the shards, when the call was over
+
+
+class LayerRecorder:
+    """Records the calls of gather, reduce and drop of a GatheredByLayer, and which weights are in memory."""
+
+    def __init__(self, zero: GatheredByLayer):
+        self.zero = zero
+        self.layers = list(zero.weights)
+        self.clear()
+        for name in ("gather", "reduce", "drop"):
+            setattr(zero, name, functools.partial(self.recorded, name, getattr(zero, name)))
+
+    def clear(self) -> None:
+        """Begin a new recording."""
+        self.spans: list[LayerSpan] = []
+        self.began_s = time.perf_counter()
+
+    def recorded(self, name: str, call: Callable, layer: nn.Module) -> None:
+        start_s = time.perf_counter() - self.began_s
+        call(layer)
+        end_s = time.perf_counter() - self.began_s
+        alive_bytes = [storage_bytes(parameters) for parameters in self.zero.parameters.values()]
+        self.spans.append(LayerSpan(name, self.layers.index(layer), start_s, end_s, alive_bytes))
 
 
 def live_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -202,6 +245,7 @@ class TrainingCost:
     distance: float  # as a fraction of the weights' norm
     sent_bytes: float  # by this rank; where PyTorch sends, as many as in a ring
     calls: dict[str, int] = field(default_factory=dict)  # of PyTorch's collectives, by name
+    spans: list[LayerSpan] = field(default_factory=list)  # what stage 3 did in the last step
 
     @property
     def sent(self) -> float:
@@ -248,26 +292,33 @@ class PeakMemory:
 
 def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> TrainingCost:
     """Train the perceptron with what `make(model, comm, make_optimizer)` returns."""
-    counting = CountingComm(MPI.COMM_WORLD)
+    counting = CountingAllgathers(MPI.COMM_WORLD)
+    traffic = Traffic()
     model = perceptron()
     peak = PeakMemory(model)
     zero = make(model, counting, adam)
     peak.optimizer = zero.optimizer
+    recorder = LayerRecorder(zero) if isinstance(zero, GatheredByLayer) else None
     held: dict[str, int] = {}
     for step in range(steps):
         model.zero_grad()
         zero.optimizer.zero_grad()
         images, labels = batch(step, counting.rank, counting.size)
-        for some, their_labels in zip(images.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
-            (cross_entropy(model(some), their_labels) / micro_batches).backward()
+        if recorder:
+            recorder.clear()
+        with traffic:
+            for some, their_labels in zip(images.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
+                (cross_entropy(model(some), their_labels) / micro_batches).backward()
         held = live_bytes(model, zero.optimizer)
-        zero.step()
-    sent_bytes = counting.bytes_sent / steps
+        with traffic:
+            zero.step()
+    sent_bytes = (counting.bytes_sent + traffic.sharded_bytes_sent) / steps
+    spans = list(recorder.spans) if recorder else []
     if isinstance(zero, GatheredByLayer):
-        for layer in zero.layers:
+        for layer in zero.weights:
             zero.gather(layer)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return TrainingCost(len(weights), held, peak.most_bytes, _distance(weights, steps), sent_bytes)
+    return TrainingCost(len(weights), held, peak.most_bytes, _distance(weights, steps), sent_bytes, spans=spans)
 
 
 def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
@@ -307,6 +358,7 @@ def _distance(weights: torch.Tensor, steps: int) -> float:
     return ((weights - alone).norm() / alone.norm()).item()
 
 
+@functools.cache
 def _alone(ranks: int, steps: int) -> torch.Tensor:
     """The weights of one process after training with the global batch of all ranks."""
     model = perceptron()
@@ -323,35 +375,48 @@ class _Ahead(GatheredByLayer):
     """Stage 3 whose allgathers start when a learner's `Lookahead` says so; without one, when a layer computes."""
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable, lookahead: Callable | None):
-        self.under_way: dict[nn.Module, list] = {}  # for each parameter, an array and the handle of its allgather
-        if lookahead is not None:
-            self.enter = lookahead(self.start, self.wait).enter  # type: ignore[method-assign]
+        self.under_way: dict[nn.Module, tuple] = {}  # an array and the handle of its allgather
+        self.enter = lookahead(self.start, self.wait).enter if lookahead else self.gather
         super().__init__(model, comm, make_optimizer)
+
+    def watch(self, layer: nn.Module) -> None:
+        layer.register_forward_pre_hook(lambda layer, inputs: self.enter(layer, self.beside(layer, 1)))
+        layer.register_forward_hook(lambda layer, inputs, outputs: self.drop(layer))
+        layer.register_full_backward_pre_hook(lambda layer, gradients: self.enter(layer, self.beside(layer, -1)))
+        for p in self.parameters[layer]:
+            p.register_post_accumulate_grad_hook(lambda p: self.finish(layer))
+
+    def beside(self, layer: nn.Module, places: int) -> nn.Module | None:
+        """The layer that many places after this one; None if there is none."""
+        layers = list(self.weights)
+        place = layers.index(layer) + places
+        return layers[place] if 0 <= place < len(layers) else None
 
     def start(self, layer: nn.Module) -> None:
         if layer in self.under_way:
             return
-        self.under_way[layer] = []
-        for p in self.parameters[layer]:
-            whole = torch.empty(len(self.weights[p]))
-            handle = dist.all_gather_single(whole, self.shards[p].detach(), async_op=True)
-            self.under_way[layer].append((p, whole, handle))
+        whole = torch.empty_like(self.weights[layer])
+        handle = dist.all_gather_single(whole, self.shards[layer].detach(), async_op=True)
+        self.under_way[layer] = (whole, handle)
 
-    def gather(self, layer: nn.Module) -> None:
+    def gather(self, layer: nn.Module, following: nn.Module | None = None) -> None:
         self.start(layer)
         self.wait(layer)
 
     def wait(self, layer: nn.Module) -> None:
-        for p, whole, handle in self.under_way.pop(layer):
-            handle.wait()
-            fill(self.weights[p], whole)
+        whole, handle = self.under_way.pop(layer)
+        handle.wait()
+        fill(self.weights[layer], whole)
 
-    def reduce(self, p: nn.Parameter) -> None:
-        part = torch.empty_like(self.shards[p])
-        dist.reduce_scatter_single(part, flat_gradient([p], self.comm.size))
-        self.shards[p].grad = part / self.comm.size
-        p.grad = None
-        free(self.weights[p])
+    def drop(self, layer: nn.Module) -> None:
+        free(self.weights[layer])
+
+    def reduce(self, layer: nn.Module) -> None:
+        part = torch.empty_like(self.shards[layer])
+        dist.reduce_scatter_single(part, flat_gradient(self.parameters[layer], self.comm.size))
+        self.shards[layer].grad = part / self.comm.size
+        for p in self.parameters[layer]:
+            p.grad = None
 
 
 def stage_3_ms(lookahead: Callable | None) -> float:

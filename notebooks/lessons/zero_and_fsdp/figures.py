@@ -1,5 +1,6 @@
 """Draw which rank holds what of a model's states, and whether it fits a GPU, for 06_zero_and_fsdp and 06b_deepspeed."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -9,7 +10,8 @@ from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import KINDS
 
-from lessons.zero_and_fsdp.by_hand import TrainingCost
+from lessons.ddp.figures import BORDER
+from lessons.zero_and_fsdp.by_hand import LayerSpan, TrainingCost
 from lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 
 MEMORY_LOOKS = {
@@ -18,6 +20,10 @@ MEMORY_LOOKS = {
     "optimizer": figures.Look(palette.GREEN, "||"),
     "activations": figures.Look(palette.PURPLE, "xx"),
 }
+GATHER = figures.Look(palette.YELLOW, "//")
+COMPUTE = figures.Look(palette.BLUE, "")
+REDUCE = figures.Look(palette.GREEN, "||")
+IN_MEMORY = figures.Look(palette.TINTS[6], "")
 STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
 LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
 
@@ -141,3 +147,57 @@ def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], who
         axes.bar(rank, states[kind], 0.8, start, color=color, hatch=hatch, label=kind)
         axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=palette.GRAY, lw=1))
         bottom += whole[kind]
+
+
+@figures.styled
+def over_time(cost: TrainingCost) -> RecordFigure:
+    """Draw one step of stage 3 on one rank: when it gathers, computes with and drops each layer, and what is in memory.
+
+    cost: what `by_hand.train` returned for a class with `gather` and `drop`. A layer computes from the end of a
+    `gather` to the start of the next call. Raises InputError if there are no such calls to draw.
+    """
+    figures.require_data(cost.spans)
+    layers = len(cost.spans[0].alive_bytes)
+    figure, (rows, memory) = figures.new_figure(
+        rows=2, size_inches=(12, 3.8 + 0.6 * layers), sharex=True, height_ratios=[layers, 0.6 * layers]
+    )
+    for layer in range(layers):
+        _draw_layer(rows, layer, [span for span in cost.spans if span.layer == layer])
+    backward_s = next(b.start_s for a, b in itertools.pairwise(cost.spans) if a.call == "drop" and a.layer == b.layer)
+    for axes in (rows, memory):
+        axes.axvline(1e3 * backward_s, **BORDER, linewidth=1.5, label="the backward pass begins")
+    figures.name_rows(rows, [f"layer {number}" for number in range(1, layers + 1)])
+    megabytes = [0.0, *(sum(span.alive_bytes) / 1e6 for span in cost.spans)]
+    moments_ms = [0.0, *(1e3 * span.end_s for span in cost.spans)]
+    whole = 4 * cost.parameters / 1e6
+    memory.fill_between(moments_ms, megabytes, step="post", color=IN_MEMORY.color, linewidth=0)
+    memory.step(moments_ms, megabytes, where="post", color=palette.INK, marker="")
+    memory.axhline(whole, **figures.LEVEL | {"color": palette.INK, "linewidth": 2})
+    figures.write_beside(memory, 0, 0.9 * whole, f"all layers: {whole:.1f} MB", bbox=figures.ON_PAPER)
+    memory.set(xlim=(0, 1.01 * moments_ms[-1]), ylim=(0, 1.15 * whole), ylabel="in memory (MB)")
+    memory.set_xlabel("milliseconds since the step began")
+    figure.in_words = (
+        f"One step of stage 3 over time. The forward pass gathers, computes with and drops layers 1 to {layers} in "
+        f"turn. The backward pass does so from layer {layers} to 1, and reduces each layer's gradients. At most "
+        f"{max(megabytes):.1f} of {whole:.1f} MB of weights are in memory at once."
+    )
+    return figure
+
+
+def _draw_layer(axes: Axes, layer: int, spans: Sequence[LayerSpan]) -> None:
+    gathered_ms = 0.0
+    for span in spans:  # the background first
+        end_ms = 1e3 * span.end_s
+        if span.call == "gather":
+            gathered_ms = end_ms
+        elif span.call == "drop":
+            figures.draw_bar(axes, layer, gathered_ms, end_ms - gathered_ms, IN_MEMORY, 0.98, "whole weights in memory")
+            axes.vlines(end_ms, layer - 0.49, layer + 0.49, color=palette.INK, linewidth=3, label="drop")
+    for span, following in itertools.pairwise(spans):
+        start_ms = 1e3 * span.start_s
+        end_ms = 1e3 * span.end_s
+        if span.call == "gather":
+            figures.draw_bar(axes, layer, start_ms, end_ms - start_ms, GATHER, label="gather: an allgather")
+            figures.draw_bar(axes, layer, end_ms, 1e3 * following.start_s - end_ms, COMPUTE, label="compute")
+        elif span.call == "reduce":
+            figures.draw_bar(axes, layer, start_ms, end_ms - start_ms, REDUCE, label="reduce-scatter of the gradients")

@@ -1,8 +1,8 @@
-"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 2 of ZeRO, what each stage leaves on a rank, a matrix that its
-owner computes, stage 2 that overlaps messages, and stage 3 that looks ahead."""
+"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 3 of ZeRO, stage 3 that looks ahead, a matrix that its owner
+computes, and stage 2 that overlaps messages."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -13,12 +13,14 @@ from torch.nn.functional import cross_entropy
 from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.exercises.play import Edit, played
-from workshop_lib.training import KINDS
 from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.collectives.traffic import Traffic
+from workshop_lib.training.memory import storage_bytes
 from workshop_lib.training.optimizers import orthogonal
 
 from lessons.ddp import process_group
 from lessons.ddp.judge_own_ddp import last_rank_late
+from lessons.zero_and_fsdp import by_hand
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3
@@ -36,121 +38,190 @@ def ready() -> None:
     make_sgd(network().parameters())
 
 
-def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
-    """Train a few steps with the class, on the rank's own samples.
-
-    gradients_too: whether the class shards the gradients, too. Each of its steps then has two backward passes.
-    """
+def play_zero1(make: Callable, comm) -> Iterator[tuple]:
+    """Train a few steps with the class, on the rank's own samples."""
     model = network()
-    passes = 2 if gradients_too else 1
     counting = CountingComm(comm)
     zero = make(model, counting, make_sgd)
     weights = []  # after each step
-    held_bytes = in_backward_bytes = 0
     before = counting.bytes_sent
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
-        model.zero_grad()
-        sent = counting.bytes_sent
-        for micro_batch in range(passes):
-            inputs, labels = batch(comm.rank, passes * step + micro_batch)
-            cross_entropy(model(inputs), labels).backward()
-        in_backward_bytes += counting.bytes_sent - sent
-        holding = {*model.parameters(), *(p for group in zero.optimizer.param_groups for p in group["params"])}
-        held_bytes = sum(p.grad.nbytes for p in holding if p.grad is not None)
+        backward(model, [batch(comm.rank, step)])
         zero.step()
         weights.append(weights_of(model))
     sent_bytes = (counting.bytes_sent - before) / STEPS
 
-    text = "the first step is that of one process with the global batch"
     advice = "Does the shard have the mean gradient in its `.grad` before `self.optimizer.step()`?"
-    yield text, weights[0], "after one step", ONLY_SHARDS if gradients_too else advice
+    yield FIRST_STEP, weights[0], "after one step", advice
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
-    yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
-    counts = [p.numel() for p in model.parameters()]
-    buffers = counts if gradients_too else [sum(counts)]
-    shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
-    if gradients_too:
-        text = "the gradients are sent during the backward pass"
-        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
-        observed = f"after the backward pass a rank holds {held_bytes} bytes of gradients; its shard is {shard_bytes}."
-        yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held_bytes, observed, ONLY_SHARDS
+    yield ALL_STEPS, weights[-1], f"after {STEPS} steps", advice
+    shard_bytes = 8 * -(-len(weights[0]) // comm.size)  # padded
     states = [value for state in zero.optimizer.state.values() for value in state.values()]
     state_bytes = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
     observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its shard is {shard_bytes}."
     advice = "Make the optimizer for the shards, not for the model's parameters."
     yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
-    due_bytes = (passes + 1) * (comm.size - 1) * shard_bytes  # each half of an allreduce (Patarasuk and Yuan 2009)
+    due_bytes = 2 * (comm.size - 1) * shard_bytes  # as an allreduce (Patarasuk and Yuan 2009)
     observed = f"a rank sends {sent_bytes:.0f} bytes per step, and should send {due_bytes}."
-    advice = "One reduce-scatter per backward pass and one allgather of the weights are enough."
-    yield "a step sends no more bytes than reduce-scatters and one allgather", sent_bytes, observed, advice
+    advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
+    yield "a step sends no more bytes than an allreduce", sent_bytes, observed, advice
 
 
-ONLY_SHARDS = "Keep only the shard of each gradient, and drop the rest as soon as it is reduced."
+FIRST_STEP = "the first step is that of one process with the global batch"
+ALL_STEPS = f"so are {STEPS} steps with momentum"
 REDUCE = "total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())"
 MEAN = "total / self.comm.size"
 OWN_PART = "total = gradient.numpy()[lesson.ring.part(len(gradient), self.comm.rank, self.comm.size)]"
-ADD = "mean if before is None else before + mean"
 GATHER = "lesson.ring.allgather(self.comm, self.weights.numpy())"
-EDITS = [
-    Edit(
-        "a part is updated from its own rank's samples alone. `lesson.ring.reduce_scatter` adds up the gradients.",
-        (REDUCE, OWN_PART),
-    ),
-    Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
-]
-OF_ONE = {
-    "Zero1": [Edit("End the step with an allgather of the weights.", (GATHER, "pass"))],
-    "Zero2": [
+SAME_CALLS = "every rank must make the same calls in the same order."
+Zero1 = played(
+    "Zero1",
+    NOTEBOOK,
+    play_zero1,
+    [
         Edit(
-            "Only the last backward pass counts. Add its gradient to what the shard's `.grad` already holds.",
-            (ADD, "mean"),
+            "a part is updated from its own rank's samples alone. `lesson.ring.reduce_scatter` adds up the gradients.",
+            (REDUCE, OWN_PART),
         ),
-        Edit(
-            "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
-            ("p.grad = None", "pass"),
-        ),
+        Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
+        Edit("End the step with an allgather of the weights.", (GATHER, "pass")),
     ],
-}
-SAME_CALLS = "every rank must make the same calls in the same order, in the backward pass once for every parameter."
-Zero1, Zero2 = (
-    played(
-        name,
-        NOTEBOOK,
-        functools.partial(play_steps, gradients_too=gradients_too),
-        [*EDITS, *OF_ONE[name]],
-        rounding=1e-9,  # all numbers are float64
-        ready=ready,
-        stuck=SAME_CALLS,
-        raised={"truncate": SAME_CALLS},
-    )
-    for name, gradients_too in (("Zero1", False), ("Zero2", True))
+    rounding=1e-9,  # all numbers are float64
+    ready=ready,
+    stuck=SAME_CALLS,
+    raised={"truncate": SAME_CALLS},
 )
 
-# (parameters, ranks) for which `bytes_per_rank` is called in every stage.
-MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
+
+def shards_in_place(weights: Sequence[torch.Tensor], shards: Sequence[torch.Tensor]) -> list[int]:
+    """The ranks whose shards are where they belong in a layer's weights. None are if the weights aren't in memory."""
+    if not storage_bytes(weights):
+        return []
+    flat = torch.cat([each.flatten() for each in weights])
+    right = torch.cat(list(shards))[: len(flat)]
+    parts = zip(flat.split(len(shards[0])), right.split(len(shards[0])), strict=True)
+    return [rank for rank, (part, shard) in enumerate(parts) if torch.equal(part, shard)]
 
 
-def play_bytes(bytes_per_rank: Callable, comm) -> Iterator[tuple]:
-    calls = [(stage, model, bytes_per_rank(*model, stage)) for stage in range(4) for model in MODELS]
-    for kind in KINDS:
-        for stage, (parameters, ranks), state in calls:
-            text = f"{kind}: stage 0" if stage == 0 else f"{kind}: stages 1 to 3"
-            yield text, state[kind], f"for {parameters} parameters, ranks={ranks}, in stage {stage}"
+def play_zero3(make: Callable, comm) -> Iterator[tuple]:
+    """Gather and drop every layer twice, with other shards the second time, and then train a few steps."""
+    model = network().float()
+    counting = by_hand.CountingAllgathers(comm)
+    zero = make(model, counting, make_sgd)
+    recorder = by_hand.LayerRecorder(zero)
+    layers = list(zero.weights)
+    # Autograd keeps such views for the backward pass. So weights count only if they are in the memory of before.
+    views = {layer: [p.detach() for p in zero.parameters[layer]] for layer in layers}
+
+    def gathered(text: str) -> Iterator[tuple]:
+        for number, layer in enumerate(layers, 1):
+            zero.gather(layer)
+            of_ranks = shards_in_place(views[layer], comm.allgather(zero.shards[layer].detach()))
+            observed = f"after `gather`, layer {number} on rank {comm.rank} has "
+            observed += f"the shards of ranks {of_ranks} in place." if of_ranks else "no shard in place."
+            yield text, of_ranks, observed, ADVICE[text]
+
+    def dropped() -> list[int]:
+        """The bytes of each layer's weights that are left."""
+        for layer in layers:
+            zero.drop(layer)
+        return recorder.spans[-1].alive_bytes
+
+    yield from gathered(WHOLE)
+    alive = sum(map(bool, recorder.spans[0].alive_bytes))
+    yield OTHERS, alive, f"after one call of `gather`, {alive} layers are in memory.", ADVICE[OTHERS]
+    left = dropped()
+    yield DROPS, left, f"bytes that are left of each layer after `drop`: {left}.", ADVICE[DROPS]
+    shard_bytes = [storage_bytes([shard]) for shard in zero.shards.values()]
+    yield KEEPS_SHARDS, shard_bytes, "after `drop`, the memory of a shard is gone.", ADVICE[KEEPS_SHARDS]
+    with torch.no_grad():
+        for shard in zero.shards.values():
+            shard.mul_(2)  # an optimizer's step
+    yield from gathered(WHOLE_AGAIN)
+    dropped()
+
+    recorder.clear()
+    before = counting.bytes_sent
+    weights = []  # after each step
+    with Traffic() as traffic:
+        for step in range(STEPS):
+            for micro_batch in range(2):
+                inputs, labels = batch(comm.rank, 2 * step + micro_batch)
+                cross_entropy(model(inputs.float()), labels).backward()
+            zero.step()
+            weights.append(torch.cat(comm.allgather(torch.cat(list(zero.shards.values())).detach())))
+    most = max(sum(map(bool, span.alive_bytes)) for span in recorder.spans)
+    yield "in training, at most one layer's weights are in memory", most, f"{most} layers are in memory at once."
+    yield FIRST_STEP, weights[0], "after one step"
+    yield ALL_STEPS, weights[-1], f"after {STEPS} steps"
+    sent_bytes = (counting.bytes_sent - before + traffic.sharded_bytes_sent) / (2 * STEPS)
+    due_bytes = 3 * (comm.size - 1) * sum(shard.nbytes for shard in zero.shards.values())
+    observed = f"a rank sends {sent_bytes:.0f} bytes, and {due_bytes} are enough."
+    advice = "`gather` needs one allgather of the layer's weights, with the same type of numbers."
+    yield "both passes send no more bytes than a reduce-scatter and two allgathers", sent_bytes, observed, advice
 
 
-bytes_per_rank = played(
-    "bytes_per_rank",
+WHOLE = "`gather` brings a layer's whole weights into the memory that the layer uses"
+WHOLE_AGAIN = "`gather` takes the shards as they are after an optimizer's step"
+DROPS = "`drop` frees this memory"
+KEEPS_SHARDS = "`drop` keeps this rank's shard"
+OTHERS = "`gather` leaves the other layers alone"
+ADVICE = {
+    WHOLE: "put this rank's shard at its place in a new array, fill in the others' by an allgather, and then fill "
+    "`self.weights[layer]`.",
+    WHOLE_AGAIN: "The shards have changed since the last `gather`, so the ranks must send them again each time.",
+    DROPS: "The layer's parameters are views of `self.weights[layer]`, so its memory stays until you free it: "
+    "`lesson.by_hand.free(self.weights[layer])`.",
+    KEEPS_SHARDS: "No other rank has this shard: free `self.weights[layer]` alone.",
+    OTHERS: "Each call of `gather` brings in the layer that it's called for, and no other.",
+}
+RAISED = {
+    "not resizable": "memory that `numpy()` has lent can't be freed any more, so don't call it on "
+    "`self.weights[layer]`: gather into a new array.",
+    "requires grad": "`self.shards[layer]` is a parameter, and `self.shards[layer].detach()` its numbers alone.",
+    "must match the size": "the layer's array is as long as the shards of all ranks together: gather into an array of "
+    "this length.",
+    "has no allgather": "use `lesson.ring.allgather(self.comm, array)`, which fills in the others' parts.",
+}
+GATHER_ALL = """def gather(self, layer):
+        for each in self.weights:
+            self.gather_one(each)
+
+    def gather_one(self, layer):"""
+PLACE = "len(whole), self.comm.rank, self.comm.size"
+SEND_SHARDS = "lesson.ring.allgather(self.comm, whole.numpy())"
+FILL = "lesson.by_hand.fill(self.weights[layer], whole)"
+FREE = "lesson.by_hand.free(self.weights[layer])"
+Zero3 = played(
+    "Zero3",
     NOTEBOOK,
-    play_bytes,
+    play_zero3,
     [
-        Edit("that is the number of weights: each takes 4 bytes in fp32.", ('"parameters": 4', '"parameters": 1')),
-        Edit("Adam keeps two numbers per weight, of 4 bytes each.", ('"optimizer": 8', '"optimizer": 4')),
-        Edit("from stage 2 on, a rank holds only its shard of `gradients`.", ("stage >= 2", "False")),
-        Edit("stage 2 doesn't divide `parameters` yet, so every rank holds all of it.", ("stage >= 3", "stage >= 2")),
+        Edit(
+            "each rank puts its shard at a place of its own: `lesson.ring.part` takes the rank.",
+            (PLACE, "len(whole), 0, self.comm.size"),
+        ),
+        Edit(
+            "the other ranks' shards are missing: `lesson.ring.allgather` fills them in.",
+            (SEND_SHARDS, "whole.numpy()"),
+        ),
+        Edit(
+            "The layer's parameters are views of `self.weights[layer]`, which has no memory yet. A new array doesn't "
+            "reach them. Give this one memory and values: `lesson.by_hand.fill(self.weights[layer], whole)`.",
+            (FILL, "self.weights[layer] = whole"),
+        ),
+        Edit(ADVICE[DROPS], (FREE, "self.weights[layer] = None")),
+        Edit(
+            "`gather` brings in more than the layer that it was called for.", ("def gather(self, layer):", GATHER_ALL)
+        ),
     ],
-    returns="the bytes of each kind",
-    communicates=False,
+    ready=ready,
+    grouped=process_group.alone,
+    stuck=SAME_CALLS,
+    raised=RAISED,
+    timeout_s=10.0,
+    unknown="does `gather` fill `self.weights[layer]`, and `drop` free it, each for this layer alone?",
 )
 
 
@@ -272,6 +343,7 @@ OverlappedZero2 = played(
 
 def play_lookahead(make: Callable, comm) -> Iterator[tuple]:
     """Gather the layers of a network of four layers, and of one, forward and backward, twice."""
+    known, calls, ahead = [], [], []  # one list for each property
     for layers in (4, 1):
         events: list[tuple[str, Any]] = []  # "start", "wait" or "compute", and the number of a layer
         lookahead = make(
@@ -283,15 +355,16 @@ def play_lookahead(make: Callable, comm) -> Iterator[tuple]:
             for layer, following in zip(order, [*order[1:], None], strict=True):
                 lookahead.enter(layer, following)
                 events.append(("compute", layer))
-            yield "only layers are gathered", {layer for _, layer in events} == set(order)
+            known.append(("only layers are gathered", {layer for _, layer in events} == set(order)))
             for layer in order:
-                calls = list(dict.fromkeys(name for name, of_layer in events if of_layer == layer))
-                observed = f"layer {layer} of {layers}: {', '.join(calls)}."
-                yield "each layer is started, then waited for, and then it computes", calls, observed
+                of_layer = list(dict.fromkeys(name for name, of in events if of == layer))
+                observed = f"layer {layer} of {layers}: {', '.join(of_layer)}."
+                calls.append(("each layer is started, then waited for, and then it computes", of_layer, observed))
             for layer, following in zip(order, order[1:], strict=False):
-                before = {name for name, of in events[: events.index(("compute", layer))] if of == following}
-                observed = f"before layer {layer} computes, the next layer's calls are {sorted(before)}."
-                yield "meanwhile, the next layer is on its way, and not waited for yet", sorted(before), observed
+                before = sorted({name for name, of in events[: events.index(("compute", layer))] if of == following})
+                observed = f"before layer {layer} computes, the next layer's calls are {before}."
+                ahead.append(("meanwhile, the next layer is on its way, and not waited for yet", before, observed))
+    yield from known + calls + ahead
 
 
 IF_MORE = "if following is not None:"

@@ -1,10 +1,11 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from lessons.zero_and_fsdp.judge import ADD, GATHER, IF_MORE, REDUCE, SEND
+from lessons.zero_and_fsdp.judge import FILL, FREE, GATHER, IF_MORE, REDUCE, SEND, SEND_SHARDS
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
-DROP = "p.grad = None"
+EMPTY = "whole = torch.empty_like(self.weights[layer])"
+RESIZE = "flat.untyped_storage().resize_"
 WAIT = "handle.wait()"
 LOOP = "for p, part, _, handle in self.pending:"
 START, WAIT_FOR, START_MORE = "self.start(layer)", "self.wait(layer)", "self.start(following)"
@@ -16,23 +17,36 @@ RIGHT = {
             (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
         ]
     },
-    "Zero2": {
-        "clears after the step": [(STEP, "self.optimizer.step(); self.optimizer.zero_grad()")],
-        "in place": [(ADD, "mean if before is None else before.add_(mean)")],
-    },
-    "bytes_per_rank": {
-        "rounded up": """
-            def bytes_per_rank(parameters, ranks, stage):
-                share = -(-parameters // ranks)
-                state = {"parameters": 4 * parameters, "gradients": 4 * parameters, "optimizer": 8 * parameters}
-                if stage > 0:
-                    state["optimizer"] = 8 * share
-                if stage > 1:
-                    state["gradients"] = 4 * share
-                if stage > 2:
-                    state["parameters"] = 4 * share
-                return state
-            """
+    "Zero3": {
+        "memory by hand": [
+            (FILL, f"flat = self.weights[layer]\n        {RESIZE}(flat.nbytes)\n        flat.copy_(whole)"),
+            (FREE, "self.weights[layer].untyped_storage().resize_(0)"),
+        ],
+        "in NumPy": [
+            (EMPTY, "whole = np.empty(len(self.weights[layer]), np.float32)"),
+            (SEND_SHARDS, "lesson.ring.allgather(self.comm, whole)"),
+        ],
+        "MPI's Allgather": [(SEND_SHARDS, "self.comm.Allgather(self.shards[layer].detach().numpy(), whole.numpy())")],
+        "Allgather in place": [(SEND_SHARDS, "from mpi4py import MPI; self.comm.Allgather(MPI.IN_PLACE, whole)")],
+        "PyTorch's allgather": [(SEND_SHARDS, "dist.all_gather_single(whole, self.shards[layer].detach())")],
+        "into the layer's own memory": """
+            class Zero3(lesson.by_hand.GatheredByLayer):
+                def watch(self, layer):
+                    layer.register_forward_pre_hook(lambda *_: self.gather(layer))
+                    layer.register_forward_hook(lambda *_: self.drop(layer))
+                    layer.register_full_backward_pre_hook(lambda *_: self.gather(layer))
+                    for p in layer.parameters(recurse=False):
+                        p.register_post_accumulate_grad_hook(lambda p: self.finish(layer))
+
+                def gather(self, layer):
+                    flat = self.weights[layer]
+                    flat.untyped_storage().resize_(flat.nbytes)
+                    dist.all_gather_single(flat, self.shards[layer].detach())
+
+                def drop(self, layer):
+                    for p in self.parameters[layer]:
+                        p.untyped_storage().resize_(0)
+            """,
     },
     "by_owner": {
         "in one piece for each": [(").split([len(each) for each in shards])", ").chunk(comm.size)")],
@@ -70,18 +84,35 @@ WRONG = {
         ),
         "gathers gradients, too": (
             [(REDUCE, f"{REDUCE}; lesson.ring.allgather(self.comm, gradient.numpy())")],
-            "One reduce-scatter per backward pass",
+            "One reduce-scatter of the gradients",
         ),
     },
-    "Zero2": {
-        "reduced in step": (
-            [
-                ("p.register_post_accumulate_grad_hook(self.reduce)", "pass"),
-                (STEP, f"[self.reduce(p) for p in self.shards]; {STEP}"),
-            ],
-            "belongs in `reduce`, not in `step`",
+    "Zero3": {
+        "frees the shard": (
+            [(FREE, f"{FREE}; lesson.by_hand.free(self.shards[layer])")],
+            "no other rank has this shard",
         ),
-        "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the shard"),
+        "never filled": ([(FILL, "pass")], "A new array doesn't reach them"),
+        "never dropped": ([(FREE, "pass")], "so its memory stays until you free it"),
+        "gathered once": (
+            [
+                (EMPTY, f"{EMPTY}\n        before = vars(self).setdefault('before', {{}})"),
+                (
+                    SEND_SHARDS,
+                    f"if layer not in before: {SEND_SHARDS}\n        whole = before.setdefault(layer, whole)",
+                ),
+            ],
+            "the shards have changed since the last `gather`",
+        ),
+        "twice as many bytes": ([(EMPTY, f"{EMPTY}.double()")], "with the same type of numbers"),
+        "no detach": ([(".detach()", "")], "its numbers alone"),
+        "lends its memory": (
+            [
+                (EMPTY, "whole = self.weights[layer]; lesson.by_hand.fill(whole, torch.zeros_like(whole))"),
+                (FILL, "pass"),
+            ],
+            "memory that `numpy()` has lent",
+        ),
     },
     "OverlappedZero2": {
         "sends in finish": (

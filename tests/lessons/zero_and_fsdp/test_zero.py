@@ -6,6 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from drawn import check_layout
 from exercises.answers import solution
 from thread_ranks import run_on_threads
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,7 +19,7 @@ from workshop_lib.training.collectives.counting import CountingComm, rounds
 from workshop_lib.training.collectives.traffic import Traffic
 from workshop_lib.training.optimizers import orthogonal
 
-from lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand, figures
 from lessons.zero_and_fsdp import judge as check
 from lessons.zero_and_fsdp.by_hand import fill, flat_gradient, flat_weights, free
 
@@ -93,16 +94,24 @@ def trainings_by_hand(classes: list) -> list:
 
 
 def test_the_trainings_of_the_notebook_count_what_they_cost(team):
-    classes = [solution(check.NOTEBOOK, name) for name in ("Zero1", "Zero2")]
-    for first, second, fsdp in team.run(trainings_by_hand, classes):
-        held = [round(sum(cost.held_bytes.values()) / cost.parameters) for cost in (first, second, fsdp)]
-        assert held == [8, 6, 4], "the first step creates the optimizer's state only after this"
-        assert first.sent == pytest.approx(1) and second.sent == pytest.approx(1)
-        assert fsdp.calls["allgather"] == 8 and fsdp.sent == pytest.approx(1.5), "as many bytes as stage 3 by hand"
-        assert max(cost.distance for cost in (first, second, fsdp)) < 1e-3
-        peaks = [cost.peak_bytes / cost.parameters for cost in (first, second, fsdp)]
-        assert peaks[0] == pytest.approx(8) and 6 < peaks[1] < 8 and 4 < peaks[2] < 8, "whole layers come on top"
+    classes = [solution(check.NOTEBOOK, name) for name in ("Zero1", "Zero2", "Zero3")]
+    for costs in team.run(trainings_by_hand, classes):
+        first, second, third, fsdp = costs
+        held = [round(sum(cost.held_bytes.values()) / cost.parameters) for cost in costs]
+        assert held == [8, 6, 4, 4], "the first step creates the optimizer's state only after this"
+        assert [cost.sent for cost in costs] == pytest.approx([1, 1, 1.5, 1.5]), "stage 3 sends as much as FSDP"
+        assert fsdp.calls["allgather"] == 8
+        assert max(cost.distance for cost in costs) < 1e-3
+        peaks = [cost.peak_bytes / cost.parameters for cost in costs]
+        assert peaks[0] == pytest.approx(8) and 6 < peaks[1] < 8, "whole gradients come on top"
+        assert 4 < peaks[2] < 8 and 4 < peaks[3] < 8, "whole layers come on top"
         assert "bytes per parameter" in repr(first) and "1.50 n bytes sent per step, in 8 allgathers" in repr(fsdp)
+        calls = [(span.call, span.layer) for span in third.spans]
+        forward = [(call, layer) for layer in range(4) for call in ("gather", "drop")]
+        assert calls == forward + [(call, layer) for layer in (3, 2, 1, 0) for call in ("gather", "reduce", "drop")]
+        figure = figures.over_time(third)
+        check_layout(figure)
+        assert "At most 4.2 of 11.7 MB of weights are in memory at once" in figure.description()
 
 
 def sharded_and_whole() -> tuple[int, float]:

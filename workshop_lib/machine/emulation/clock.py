@@ -27,6 +27,10 @@ class StreamEvent:
     def synchronize(self) -> None:
         CLOCK.stream.wait_event(self)
 
+    def elapsed_time(self, end: "StreamEvent") -> float:
+        """Milliseconds from this event to a later one."""
+        return 1e3 * (end.at_s - self.at_s)
+
 
 class Stream:
     """A queue of work on the emulated device, with the methods of torch.cpu.Stream.
@@ -44,6 +48,12 @@ class Stream:
     def wait_event(self, event) -> None:
         """Wait for an event. An event from before the emulation, which may be None, is over."""
         self.now_s = max(self.now_s, getattr(event, "at_s", 0.0))
+
+    def synchronize(self) -> None:
+        CLOCK.stream.wait_stream(self)
+
+    def is_capturing(self) -> bool:
+        return False
 
     def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
         event = event or StreamEvent()

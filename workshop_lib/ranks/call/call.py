@@ -46,14 +46,6 @@ class Answer:
         self._metadata = result.metadata
 
     @property
-    def stdout(self) -> str:
-        return self._metadata["stdout"]
-
-    @property
-    def stderr(self) -> str:
-        return self._metadata["stderr"]
-
-    @property
     def data(self) -> dict[str, Any]:
         """The last value that the rank has published under each key."""
         return self._metadata["data"]

@@ -19,7 +19,6 @@ from typing import cast
 
 import comm
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
-from ipyparallel.engine.datapub import publish_data
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 from IPython.display import display
 
@@ -27,8 +26,8 @@ from workshop_lib.errors import InputError
 from workshop_lib.ranks.faults.rank_errors import remember_source
 
 from .engine import NAMESPACE
-from .messages import Displayed, displayed_key
-from .printed import Printed
+from .messages import Displayed
+from .sent import SENT
 
 MAX_DISPLAYS = 50
 MAX_BYTES = 2_000_000
@@ -147,7 +146,7 @@ def _output_goes_to_the_notebook(shell) -> Iterator[None]:
     IPython does not raise every error, such as one in an object's __repr__.
     """
     before = shell.display_pub, shell._showtraceback
-    shell.display_pub = _Displays(Printed.by_this_call())
+    shell.display_pub = _Displays()
     shell._showtraceback = lambda kind, error, lines: print("\n".join(lines), file=sys.stderr)
     try:
         yield
@@ -156,32 +155,29 @@ def _output_goes_to_the_notebook(shell) -> Iterator[None]:
 
 
 class _Displays(ZMQDisplayPublisher):
-    """Sends what a cell displays to the notebook, with its position in the lines that the cell prints.
+    """Sends what a cell displays to the notebook, after what the cell has printed before.
 
     Nothing that was displayed is updated or cleared later: it stays, and what comes is displayed below.
     """
 
-    def __init__(self, printed: list[Printed]):
+    def __init__(self):
         super().__init__()
-        self.printed = printed
-        self.sent = 0
+        self.shown = 0
 
     def publish(self, data, metadata=None, **_) -> None:
         # Nobody would listen to a live widget.
         data = {mime: value for mime, value in data.items() if mime != WIDGET}
-        if self.sent > MAX_DISPLAYS:
+        if self.shown > MAX_DISPLAYS:
             return
-        if self.sent == MAX_DISPLAYS or sum(map(_size, data.values())) > MAX_BYTES:
+        if self.shown == MAX_DISPLAYS or sum(map(_size, data.values())) > MAX_BYTES:
             limits = f"{MAX_DISPLAYS} displays of at most {MAX_BYTES / 1e6:.0f} MB"
             data = {"text/plain": f"(not shown: a cell shows {limits} per rank)"}
         elif set(data) == {"text/plain"}:
             print(data["text/plain"])
             return
         self._flush_streams()
-        stdout, stderr = (printed.lines for printed in self.printed)
-        shown = Displayed(data=data, metadata=metadata or {}, lines=(stdout, stderr))
-        publish_data({displayed_key(self.sent): shown})
-        self.sent += 1
+        SENT.send(Displayed(data=data, metadata=metadata or {}))
+        self.shown += 1
 
     def clear_output(self, wait: bool = False) -> None:
         pass

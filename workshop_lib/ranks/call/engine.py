@@ -34,6 +34,7 @@ from workshop_lib.ranks.launch.scratch import SEGMENTS
 
 from .messages import NO_FOLDERS, AboutRank, ErrorReport, Frame, Outcome, Published, RankNote, SearchPath
 from .printed import limited
+from .sent import SENT, print_to_the_rank
 
 # Cells run in a module of their own, so that ranks can exchange pickled objects of classes that a cell defines.
 NAMESPACE = types.ModuleType("__ranks__")
@@ -74,6 +75,7 @@ def prepare(folder: str) -> None:
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
     whereabouts.answer(Path(folder), rank)
+    os.register_at_fork(after_in_child=print_to_the_rank)
     # Not of all threads: their frames change while faulthandler reads them, and it has crashed ranks that way.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
@@ -127,6 +129,7 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
     shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
     """
     _stop.clear()
+    SENT.begin()
     rank_pid = os.getpid()
     status = 0
     try:
@@ -139,11 +142,11 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
         status = 0 if isinstance(error, SystemExit) and not error.code else 1
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
-        if os.getpid() != rank_pid:  # a fork that the function made ends with it, and leaves answers to the rank
-            os._exit(status)
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+        if os.getpid() != rank_pid:  # a fork that the function made ends with it, and leaves answers to the rank
+            os._exit(status)
 
 
 @cache  # once for each path, because most calls bring the same

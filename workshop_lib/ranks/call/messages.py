@@ -137,17 +137,26 @@ class AboutRank(TypedDict):
     mpi: str
 
 
+class Text(NamedTuple):
+    """What a rank printed to "stdout" or "stderr"; it may end within a line."""
+
+    stream: str
+    text: str
+
+
 class Displayed(TypedDict):
-    """What a rank displayed: a MIME bundle, and how many lines it had printed before, to stdout and to stderr."""
+    """What a rank displayed: a MIME bundle."""
 
     data: dict[str, Any]
     metadata: dict[str, Any]
-    lines: tuple[int, int]
 
 
-def displayed_key(number: int) -> str:
-    """The key under which a rank publishes its display of this number. A listener sees all keys, whenever it looks."""
-    return f"displayed.{number}"
+def output_key(number: int) -> str:
+    """The key under which a rank publishes the Text or Displayed of this number, counted from the call's beginning.
+
+    A listener sees all keys, whenever it looks.
+    """
+    return f"output.{number}"
 
 
 class Published(TypedDict, total=False):

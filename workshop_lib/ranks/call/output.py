@@ -1,11 +1,15 @@
-"""What the ranks of a call print and display, in the order in which each rank printed and displayed it."""
+"""What the ranks of a call print and display, in the order in which each rank printed and displayed it.
+
+Each rank sends all of this as published data, in one order (sent.py). Its outcome has a channel of its own, the reply
+to the call: published data may be dropped on its way to a slow listener, and an outcome never.
+"""
 
 import time
 from dataclasses import dataclass, field
 
 from workshop_lib.ranks.faults.rank_errors import grouped, listed
 
-from .messages import Displayed, displayed_key
+from .messages import Displayed, Text, output_key
 
 EACH_UP_TO = 8  # with more ranks than that, ranks that print the same share a line
 OTHERS_LIMIT_S = 0.5  # how long a display waits for other ranks' displays, to be shown beside them
@@ -48,33 +52,48 @@ class RankOutput:
 
     def __init__(self, answer):
         self.answer = answer  # a call.Answer
+        self.taken = 0  # texts and displays
         self.displays_taken = 0
-        # For stdout and stderr: characters, lines.
-        self._taken = [0, 0]
-        self._lines_taken = [0, 0]
+        self.being_written = {"stdout": "", "stderr": ""}
 
     def take_lines(self, whole: bool) -> list[str]:
-        """Take the new lines up to the next display. whole: whether to take an unfinished last line, too."""
-        upcoming = self.next_display()
+        """Take the new lines up to the next display. whole: whether to take unfinished last lines, too."""
         lines = []
-        for stream, text in enumerate((self.answer.stdout, self.answer.stderr)):
-            start = self._taken[stream]
-            end = len(text) if whole and upcoming is None else text.rfind("\n") + 1
-            new = text[start:end].split("\n")
-            if upcoming is not None:
-                new = [*new[:-1][: max(0, upcoming["lines"][stream] - self._lines_taken[stream])], ""]
-            self._lines_taken[stream] += len(new) - 1
-            self._taken[stream] += len("\n".join(new))
-            lines += new if new[-1] else new[:-1]
-        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+        while isinstance(new := self._next(), Text):
+            self.taken += 1
+            *ended, rest = (self.being_written[new.stream] + new.text).split("\n")
+            self.being_written[new.stream] = rest
+            lines += ended
+        if whole and new is None:
+            lines += [line for line in self.being_written.values() if line]
+            self.being_written = dict.fromkeys(self.being_written, "")
+        return [_as_redrawn(line) for line in lines]
 
     def next_display(self) -> Displayed | None:
-        return self.answer.data.get(displayed_key(self.displays_taken))
+        """What the rank displayed after the lines that were taken; None if it displayed or printed something else."""
+        new = self._next()
+        return None if isinstance(new, Text) else new
+
+    def take_display(self) -> Displayed | None:
+        """Take the next display, if there is one."""
+        new = self.next_display()
+        if new is not None:
+            self.taken += 1
+            self.displays_taken += 1
+        return new
+
+    def _next(self) -> Text | Displayed | None:
+        return self.answer.data.get(output_key(self.taken))
 
     def unfinished(self) -> str:
         """The line that the rank is writing, such as a progress bar; empty if there is none."""
-        texts = (text[text.rfind("\n") + 1 :].rstrip("\r ") for text in (self.answer.stdout, self.answer.stderr))
-        return next((text.rpartition("\r")[2] for text in texts if text), "")
+        lines = [_as_redrawn(line.rstrip("\r ")) for line in self.being_written.values()]
+        return next(filter(None, lines), "")
+
+
+def _as_redrawn(line: str) -> str:
+    """A line as a terminal shows it: progress bars return to its beginning."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 class Output:
@@ -120,11 +139,9 @@ class Output:
 
     def _take_display(self, rank: int) -> list[Row]:
         """Take a rank's next display; return the row that it changes, or none if there is no next display."""
-        output = self.ranks[rank]
-        new = output.next_display()
+        new = self.ranks[rank].take_display()
         if new is None:
             return []
-        output.displays_taken += 1
         row = next((row for row in self.rows if rank not in row.parts), None)
         if row is None:
             self.rows.append(row := Row(list(self.ranks)))

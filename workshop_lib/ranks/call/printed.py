@@ -7,8 +7,6 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from types import MethodType
-from typing import cast
 
 MAX_LINES = 5_000
 MAX_CHARACTERS = 500_000
@@ -23,11 +21,6 @@ class Printed:
         self.characters = 0
         self.is_cut = False
         self._write = stream.write
-
-    @staticmethod
-    def by_this_call() -> list["Printed"]:
-        """What the call under way has written to stdout and stderr (see `limited`)."""
-        return [cast(Printed, cast(MethodType, stream.write).__self__) for stream in (sys.stdout, sys.stderr)]
 
     def write(self, text: str) -> int:
         redraws = text.startswith("\r") and "\n" not in text  # a progress bar, which stays on one line

@@ -1,0 +1,191 @@
+"""A GPU that isn't there: a dry run answers what scripts ask of torch.cuda and torch.accelerator.
+
+Most public scripts are written for CUDA. In a dry run, "cuda" is a name for the CPU: the tensors have the same sizes
+there, and no values. Autocast for CUDA casts the operations that it casts on a GPU. torch.compile returns the model as
+it is, so a report has the tensors of the uncompiled model.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
+
+from workshop_lib.machine.emulation.clock import CLOCK, OnStream, Stream, StreamEvent
+
+MEMORY_BYTES = 80 * 10**9  # of the pretended GPU, for scripts that ask
+DEVICES = 8  # of a node
+CPU = torch.device("cpu")
+# Functions that autocast computes in 32 bits on a GPU, and in the type of their input on a CPU.
+IN_32_BITS = {"cross_entropy", "layer_norm", "log_softmax", "nll_loss", "rms_norm", "softmax"}
+# Calls that do nothing, and calls that return a number of bytes.
+NOTHING = [
+    "empty_cache",
+    "init",
+    "_lazy_init",
+    "ipc_collect",
+    "manual_seed",
+    "manual_seed_all",
+    "reset_peak_memory_stats",
+]
+NOTHING += [
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_device_index",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "synchronize",
+]
+BYTES = ["max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"]
+
+
+def on_cpu(value: Any) -> Any:
+    """The CPU for a device of the pretended GPU, and every other value as it is."""
+    if isinstance(value, torch.device):
+        return CPU if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+
+
+def _moved(args: Sequence, kwargs: dict) -> tuple[list, dict]:
+    return [on_cpu(each) for each in args], {name: on_cpu(each) for name, each in kwargs.items()}
+
+
+class OnPretendedGpu(TorchFunctionMode):
+    """Runs each function of PyTorch on the CPU where the script asks for the GPU."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.device:
+            return func("cuda", *args) if type(args[0]) is int else func(*args, **(kwargs or {}))
+        args, kwargs = _moved(args, kwargs or {})
+        name = getattr(func, "__name__", "")
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        if func is torch.Tensor.__format__ and not args[0].dim():
+            return format(args[0].item(), args[1])  # PyTorch itself formats no fake tensor
+        if func is torch.Tensor.record_stream:
+            return None
+        if func == torch.Tensor.is_cuda.__get__:
+            return args[0].device == CPU
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args[1] = CPU
+        if name in IN_32_BITS and torch.is_autocast_enabled("cpu"):
+            args = [_in_32_bits(each) for each in args]
+            kwargs = {key: _in_32_bits(each) for key, each in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _in_32_bits(value: Any) -> Any:
+    half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
+
+
+def _answers() -> dict[str, Any]:
+    """What the modules torch.cuda and torch.accelerator answer, by the name of the function or class."""
+    about = SimpleNamespace(
+        name="a pretended GPU", total_memory=MEMORY_BYTES, major=9, minor=0, multi_processor_count=132
+    )
+    values = {
+        "is_available": True,
+        "is_initialized": True,
+        "is_bf16_supported": True,
+        "is_current_stream_capturing": False,
+        "device_count": min(DEVICES, dist.get_world_size()),
+        "current_device": 0,
+        "current_device_index": 0,
+        "current_device_idx": 0,
+        "current_accelerator": torch.device("cuda"),
+        "get_device_name": about.name,
+        "get_device_properties": about,
+        "get_device_capability": (9, 0),
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
+        "get_memory_info": (MEMORY_BYTES, MEMORY_BYTES),
+        "memory_summary": "",
+        "memory_stats": {},
+        **dict.fromkeys(NOTHING),
+        **dict.fromkeys(BYTES, 0),
+    }
+    answers: dict[str, Any] = {name: _always(value) for name, value in values.items()}
+    here = _always(contextlib.nullcontext())
+    answers |= {"Event": StreamEvent, "Stream": Stream, "StreamContext": OnStream, "stream": OnStream}
+    answers |= {"current_stream": lambda *_: CLOCK.stream, "default_stream": lambda *_: CLOCK.default}
+    return answers | {"device": here, "device_index": here}
+
+
+def _always(value: Any) -> Callable:
+    return lambda *_, **__: value
+
+
+def _changed(function: Callable, change: Callable[[dict[str, Any]], None]) -> Callable:
+    """The same function, whose arguments by name go through `change` first."""
+    signature = inspect.signature(function)
+
+    def call(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        change(bound.arguments)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _cast_there(arguments: dict[str, Any]) -> None:
+    if on_cpu(arguments["device_type"]) != arguments["device_type"]:
+        arguments["device_type"] = "cpu"
+        if arguments.get("dtype") is None:
+            arguments["dtype"] = torch.float16  # what CUDA casts to
+
+
+def _in_this_process(arguments: dict[str, Any]) -> None:
+    arguments["num_workers"] = 0
+    for name in ("pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+        arguments.pop(name, None)
+
+
+def _mesh_there(arguments: dict[str, Any]) -> None:
+    arguments["device_type"] = on_cpu(arguments["device_type"])
+
+
+def _compiled(model: Any = None, **_) -> Any:
+    return model if model is not None else lambda function: function
+
+
+@contextlib.contextmanager
+def pretended_gpu() -> Iterator[None]:
+    """Within this context, a script finds a GPU, and what it asks of this GPU happens on the CPU."""
+    answers = _answers()
+    parse_to = torch._C._nn._parse_to
+
+    def parse(*args, **kwargs):
+        args, kwargs = _moved(args, kwargs)
+        return parse_to(*[CPU if type(each) is int else each for each in args], **kwargs)
+
+    places = [(module, name) for module in (torch.cuda, torch.accelerator) for name in answers if hasattr(module, name)]
+    patches = [mock.patch.object(module, name, answers[name]) for module, name in places]
+    patches += [
+        mock.patch.object(torch._C._nn, "_parse_to", parse),
+        mock.patch.object(torch, "compile", _compiled),
+        mock.patch.object(torch, "save"),  # which would replace a checkpoint by one without values
+        mock.patch.object(torch, "set_default_device"),
+        mock.patch.object(torch.amp.autocast, "__init__", _changed(torch.amp.autocast.__init__, _cast_there)),
+        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step),
+        mock.patch.object(DataLoader, "__init__", _changed(DataLoader.__init__, _in_this_process)),
+        mock.patch.object(DeviceMesh, "__init__", _changed(DeviceMesh.__init__, _mesh_there)),
+        mock.patch.object(dist, "is_nccl_available", _always(True)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        stack.enter_context(OnPretendedGpu())
+        yield
+
+
+def _step(self, optimizer, _, *args, **kwargs) -> Any:
+    """Take the step of an optimizer, which the scaler skips where a gradient is infinite. Fake gradients don't say."""
+    return optimizer.step(*args, **kwargs)
