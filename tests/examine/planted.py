@@ -199,7 +199,7 @@ FSDP = (
     Planted("fsdp", "sampler of a shard", (("fully_shard(block)", "fully_shard(block, mesh=mesh)"), (SHARD,
             "    fully_shard(model, mesh=mesh)\n"), ("    model = Language()\n", "    model = Language()\n    mesh = "
             "distributed.device_mesh.init_device_mesh('cpu', (2, 1), mesh_dim_names=('replicate', 'shard'))\n"), ("DistributedSampler(data, shuffle=True)",
-            "DistributedSampler(data, num_replicas=1, rank=0)")), "wrong", "batches", "trained on the same 8 samples", (0, 1), 1),
+            "DistributedSampler(data, num_replicas=1, rank=0)")), "wrong", "batches", "trained on the same 16 samples", (0, 1), 1),
     Planted("fsdp", "share as plain tensors", (("torch.save(whole", "torch.save({name: each.to_local() for name, each in "
             "model.state_dict().items()}"),), "wrong", "checkpoint", "rank 0 alone saves", (0,), 8),
     Planted("fsdp", "checkpoint of a share", (("torch.save(whole", "torch.save(model.state_dict()"),), "wrong", "checkpoint",
