@@ -174,7 +174,7 @@ class OptimizerStep:
 
 @dataclass
 class CollectiveCalls:
-    """CollectiveCalls of one collective, by the script, in one phase of a step."""
+    """Calls of one collective by the script, in one phase of a step."""
 
     count: int = 0
     bytes: int = 0
