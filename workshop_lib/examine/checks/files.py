@@ -74,7 +74,7 @@ def resumed(run: Run) -> Iterator[Finding]:
             step=0,
         )
         return
-    later = [each for each in run.ranks[0].of(LoadRecord) if each.step < max(run.common_steps)]
+    later = [each for each in run.ranks[0].of(LoadRecord) if each.step < max(run.ranks[0].steps)]
     bare = [each for each in later if each.counter and not each.optimizer]
     if bare and {each.what for each in later} == {"file", "model"}:
         seen = f"{bare[0].line} reads a checkpoint with the number of its {bare[0].counter} and no optimizer's state"
