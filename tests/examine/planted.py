@@ -192,6 +192,16 @@ FSDP = (
             "accumulation", "sent after 2 of them", None, 1),
     Planted("fsdp", "first micro-batch sent", (("set_requires_gradient_sync(last)", "set_requires_gradient_sync(not last)"),),
             "wrong", "accumulation", "hasn't sent the gradients of the last 1", None, 1),
+    Planted("fsdp", "shares clipped", (("                nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            "                own = [p.grad.to_local() for p in model.parameters()]\n                norm = torch.stack([g.norm() "
+            "for g in own]).norm()\n                [g.mul_(0.1 / norm) for g in own]\n"),), "wrong", "clipping",
+            "in step 1, ranks multiply their shares of the gradients by ", None, 1),
+    Planted("fsdp", "sampler of a shard", (("fully_shard(block)", "fully_shard(block, mesh=mesh)"), (SHARD,
+            "    fully_shard(model, mesh=mesh)\n"), ("    model = Language()\n", "    model = Language()\n    mesh = "
+            "distributed.device_mesh.init_device_mesh('cpu', (2, 1), mesh_dim_names=('replicate', 'shard'))\n"), ("DistributedSampler(data, shuffle=True)",
+            "DistributedSampler(data, num_replicas=1, rank=0)")), "wrong", "batches", "trained on the same 16 samples", (0, 1), 1),
+    Planted("fsdp", "share as plain tensors", (("torch.save(whole", "torch.save({name: each.to_local() for name, each in "
+            "model.state_dict().items()}"),), "wrong", "checkpoint", "rank 0 alone saves", (0,), 8),
     Planted("fsdp", "checkpoint of a share", (("torch.save(whole", "torch.save(model.state_dict()"),), "wrong", "checkpoint",
             "rank 0 alone saves", (0,), 8),
 )  # fmt: skip

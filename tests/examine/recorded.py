@@ -3,8 +3,8 @@
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.examine.records import (
     Backward,
-    Calls,
     Clip,
+    CollectiveCalls,
     DdpRecord,
     EndRecord,
     EpochRecord,
@@ -93,7 +93,7 @@ def evaluation(rank: int) -> EvaluationRecord:
         step=STEPS,
         line="train.py:20",
         forwards=[evaluated],
-        collectives={"all_reduce between": Calls(1, 8, 0.001)},
+        collectives={"all_reduce between": CollectiveCalls(1, 8, 0.001)},
         buffers=[5, 6],
     )
 

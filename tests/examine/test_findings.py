@@ -16,8 +16,8 @@ from workshop_lib.examine.findings import TABLE, found
 from workshop_lib.examine.observations import Kind, RankLog, Run, read_records
 from workshop_lib.examine.records import (
     Backward,
-    Calls,
     Clip,
+    CollectiveCalls,
     CollectiveRecord,
     DdpRecord,
     EndRecord,
@@ -227,6 +227,14 @@ def seed_of_sampler(run):
         record.distributed.seed = 1
 
 
+@case("look", "sampler", "shares out the data, but 30 of 40 samples of one index differ between the ranks")
+def a_dataset_of_each_rank_shared_out_again(run):
+    for number, rank in enumerate(run.ranks):
+        rank.first(IndicesRecord).values = list(range(40))
+        values = [[index % 4 * number] for index in range(40)]
+        rank.records.append(LabelsRecord(loader=0, epoch=1, values=values))
+
+
 @case("wrong", "order", "on rank 0, epoch 2 loads the samples in the order of epoch 1")
 def same_order(run):
     for rank in run.ranks:
@@ -335,6 +343,13 @@ def a_split_of_each_rank(run):
 def a_resumed_network_alone(run):
     for rank in run.ranks:
         rank.records.append(LoadRecord(what="file", line="train.py:4", optimizer=True))
+        rank.records.append(LoadRecord(what="model", line="train.py:5"))
+
+
+@case("look", "resume", "train.py:4 reads a checkpoint with the number of its epoch and no optimizer's state")
+def a_checkpoint_without_optimizer(run):
+    for rank in run.ranks:
+        rank.records.append(LoadRecord(what="file", line="train.py:4", counter="epoch"))
         rank.records.append(LoadRecord(what="model", line="train.py:5"))
 
 
@@ -455,6 +470,14 @@ def a_stream_in_the_same_order(run):
             rank.steps[number].forwards[0].samples = rank.samples(number - 4)
 
 
+@case("look", "accumulation", "in step 1, each of 2 micro-batches begins without the gradients of the one before")
+def zeroed_between_micro_batches(run):
+    for step in steps_of(run):
+        step.forwards.append(replace(step.forwards[0], samples=[-step.step]))
+        step.backwards *= 2
+        step.anew = 2
+
+
 @case("look", "accumulation", "step 4 adds up 2 micro-batches, 1 of them left over from the epoch before; other")
 def left_over(run):
     run.ranks[0].of(EpochRecord)[1].open_passes = 1
@@ -478,7 +501,11 @@ def sent_after_the_first(run):
 
 @case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
-    for_both(run, EvaluationRecord, collectives={"barrier between": Calls(1), "decision between": Calls(1, 8)})
+    for_both(
+        run,
+        EvaluationRecord,
+        collectives={"barrier between": CollectiveCalls(1), "decision between": CollectiveCalls(1, 8)},
+    )
 
 
 def test_what_a_policy_plays_is_no_evaluation():
@@ -627,7 +654,10 @@ def test_labels_tell_whether_the_same_indices_are_the_same_samples(labels, found
 def test_the_speed_counts_what_the_script_calls_and_leaves_waiting_to_the_straggler():
     run = recorded.run()
     for step in steps_of(run):
-        step.collectives = {"all_gather forward": Calls(1, 8, 0.03), "all_reduce between": Calls(1, 8, 0.01)}
+        step.collectives = {
+            "all_gather forward": CollectiveCalls(1, 8, 0.03),
+            "all_reduce between": CollectiveCalls(1, 8, 0.01),
+        }
     [speed] = [each for each in checks.examine(run) if each.check == "speed"]
     assert speed.seen.endswith("of a step: 1% loading, 11% in collectives that the script calls")
 
@@ -679,7 +709,7 @@ def test_ranks_that_share_a_model_are_not_compared(divided):
         rank.model.ddp = False
         rank.records.remove(rank.first(DdpRecord))
         if divided == "by layers":
-            rank.steps[1].collectives = {"send between": Calls(1, 8)}
+            rank.steps[1].collectives = {"send between": CollectiveCalls(1, 8)}
         else:
             rank.model.meshes = [[1, 2]]
     assert worst(checks.examine(run)) == "ok"
@@ -693,7 +723,7 @@ def level(run: Run, check: str) -> list[str]:
 def test_ranks_with_their_own_layers_are_right_if_they_send_each_other_something(name, levels):
     run = recorded.run()
     run.ranks[1].model.parameters = [ParameterRecord("other.weight", [2], True, False)]
-    run.ranks[0].steps[1].collectives = {name: Calls(1, 8)}
+    run.ranks[0].steps[1].collectives = {name: CollectiveCalls(1, 8)}
     assert level(run, "weights") == levels
 
 
@@ -702,7 +732,7 @@ def test_ranks_that_are_equal_again_after_an_average_are_right(name, levels):
     """The average is the last thing that the script does, after its last step."""
     run = recorded.run()
     equal_at_the_end(run)
-    records_of(run, EndRecord, 0)[0].collectives = {name: Calls(1, 16)}
+    records_of(run, EndRecord, 0)[0].collectives = {name: CollectiveCalls(1, 16)}
     assert level(run, "weights") == levels
 
 

@@ -11,7 +11,7 @@ from workshop_lib.examine import checks
 from workshop_lib.findings import worst
 
 # Some faults, 5 to 10 s each; the others are exhaustive. Every check has a quick test in test_findings.py.
-IN_FULL = {"no sampler", "never wrapped", "optimizer before sharding", "checkpoint of a share"}
+IN_FULL = {"no sampler", "never wrapped", "checkpoint of a share"}
 CORRECT_IN_FULL = {"as it is", "recomputed", "FSDP2 as it is"}
 
 

@@ -173,8 +173,8 @@ class OptimizerStep:
 
 
 @dataclass
-class Calls:
-    """Calls of one collective, by the script, in one phase of a step."""
+class CollectiveCalls:
+    """Calls of one collective by the script, in one phase of a step."""
 
     count: int = 0
     bytes: int = 0
@@ -190,7 +190,9 @@ class StepRecord(Record):
     data_s: float = 0.0
     forwards: list[Forward] = field(default_factory=list)
     backwards: list[Backward] = field(default_factory=list)
-    collectives: dict[str, Calls] = field(default_factory=dict)  # by name and phase, such as "all_reduce between"
+    collectives: dict[str, CollectiveCalls] = field(
+        default_factory=dict
+    )  # by name and phase, such as "all_reduce between"
     drew_data: list[str] = field(default_factory=list)  # the generators that loading drew from
     threads: int = 0
     # weights
@@ -225,7 +227,7 @@ class StepRecord(Record):
 class EvaluationRecord(Record):
     line: str
     forwards: list[Forward] = field(default_factory=list)
-    collectives: dict[str, Calls] = field(default_factory=dict)
+    collectives: dict[str, CollectiveCalls] = field(default_factory=dict)
     on: list[str] = field(default_factory=list)  # layers in training mode that work differently then
     others: dict[str, Digests] = field(default_factory=dict)  # weights of models that don't train, by number
     buffers: Digests = None
@@ -262,6 +264,7 @@ class LoadRecord(Record):
     what: str
     line: str
     optimizer: bool = False  # the file holds an optimizer's state
+    counter: str = ""  # the file's name for the number of epochs or steps before it
 
 
 @dataclass(kw_only=True)
@@ -283,7 +286,7 @@ class ErrorRecord(Record):
 class EndRecord(Record):
     weights: Digests = None
     buffers: Digests = None
-    collectives: dict[str, Calls] = field(default_factory=dict)
+    collectives: dict[str, CollectiveCalls] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -314,7 +317,7 @@ def as_json(record: Record) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """How JSON holds what it doesn't know: parts as objects, tensors as lists, everything else as its text."""
-    if type(value) in (*PARTS.values(), Calls, SamplerSettings):
+    if type(value) in (*PARTS.values(), CollectiveCalls, SamplerSettings):
         return vars(value)
     return value.detach().tolist() if hasattr(value, "detach") else str(value)
 
@@ -326,7 +329,7 @@ def parse(values: dict[str, Any]) -> Record:
         if name in values:
             values[name] = [part(**each) for each in values[name]]
     if "collectives" in values:
-        values["collectives"] = {name: Calls(**each) for name, each in values["collectives"].items()}
+        values["collectives"] = {name: CollectiveCalls(**each) for name, each in values["collectives"].items()}
     if values.get("distributed"):
         values["distributed"] = SamplerSettings(**values["distributed"])
     return kind(**values)

@@ -30,6 +30,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     gradients.rate,
     gradients.clipping,
     gradients.accumulation,
+    gradients.wasted,
     gradients.left_over,
     gradients.unused,
     evaluation.combined,

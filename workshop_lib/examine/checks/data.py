@@ -93,6 +93,14 @@ def _labels(log: RankLog) -> dict[int, tuple]:
     return labels
 
 
+def _different_labels(run: Run) -> str:
+    """How many samples of the same index have different labels on ranks 0 and 1; empty if it may be chance."""
+    labels = [_labels(log) for log in run.ranks[:2]]
+    both = labels[0].keys() & labels[1].keys()
+    differ = sum(labels[0][index] != labels[1][index] for index in both)
+    return f"{differ} of {len(both)}" if len(both) >= FEWEST_LABELS and differ > OVERLAP_SHARE * len(both) else ""
+
+
 def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
     """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
     settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
@@ -160,6 +168,9 @@ def sampler(run: Run) -> Iterator[Finding]:
                     ranks=(rank,),
                     step=1,
                 )
+    if seeds and (differ := _different_labels(run)):
+        seen = f"a DistributedSampler shares out the data, but {differ} samples of one index differ between the ranks"
+        yield found("shared-out-twice", seen, step=1)
     if any(len(each) > 1 for each in seeds.values()):
         yield found(
             "sampler-seeds",

@@ -74,5 +74,11 @@ def resumed(run: Run) -> Iterator[Finding]:
             step=0,
         )
         return
+    later = [each for each in run.ranks[0].of(LoadRecord) if each.step < max(run.ranks[0].steps)]
+    bare = [each for each in later if each.counter and not each.optimizer]
+    if bare and {each.what for each in later} == {"file", "model"}:
+        seen = f"{bare[0].line} reads a checkpoint with the number of its {bare[0].counter} and no optimizer's state"
+        yield found("saved-without-optimizer", f"{seen}, and training goes on from there", step=bare[0].step)
+        return
     if any(loaded) and all(loaded):
         yield ok("resume", "every rank loaded the same kinds of state")

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator
 
 from workshop_lib.examine.checks.weights import named_parameters
@@ -13,7 +12,7 @@ from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 FEWEST_STEPS = 2
-FEWEST_WITH_RATE = 8  # steps
+FEWEST_WITH_RATE = 5  # steps
 TOLERANCE = 0.01
 ROUNDING = 1e-5
 HALVED = ("mse_loss", "l1_loss")
@@ -115,22 +114,37 @@ def accumulation(run: Run) -> Iterator[Finding]:
         return
 
 
+def wasted(run: Run) -> Iterator[Finding]:
+    """Are the gradients of a micro-batch zeroed before the next one adds its own?"""
+    log = run.ranks[0]
+    if log.model.fsdp:
+        return  # it keeps the gradients of micro-batches elsewhere until it sends them
+    for step in run.common_steps:
+        backwards = len(log.steps[step].backwards)
+        parts = [set(forward.samples or []) for forward in log.forwards(step)]
+        apart = all(parts) and sum(map(len, parts)) == len(set().union(*parts))  # SAM looks at its samples twice
+        if backwards < 2 or len(parts) != backwards or not apart or log.is_by_closure(step):
+            continue
+        if log.steps[step].anew == backwards:
+            seen = f"in step {step}, each of {backwards} micro-batches begins without the gradients of the one before"
+            yield found("wasted-micro-batches", seen, step=step)
+            return
+
+
 def left_over(run: Run) -> Iterator[Finding]:
     """Do the micro-batches that an epoch's last step lacked count in the next epoch's first one?"""
     log = run.ranks[0]
-    passes = {step: len(log.steps[step].backwards) for step in run.common_steps}
-    for loader in sorted(log.training_loaders):
-        for epoch in log.loaders[loader]:
-            if not epoch.open_passes or epoch.step not in passes or log.is_by_closure(epoch.step):
-                continue
-            usual = statistics.median(passes.values())
-            if passes[epoch.step] > usual:
-                seen = (
-                    f"step {epoch.step} adds up {passes[epoch.step]} micro-batches, {epoch.open_passes} of them left "
-                )
-                seen += f"over from the epoch before; other steps have {usual:g}"
-                yield found("left-over", seen, step=epoch.step)
-                return
+    passes = {step: len(log.steps[step].backwards) for step in run.common_steps if not log.is_by_closure(step)}
+    epochs = [each for loader in log.training_loaders for each in log.loaders[loader]]
+    older = {each.step: each.open_passes for each in epochs if each.open_passes and each.step in passes}
+    usual = max((number for step, number in passes.items() if step not in older), default=0)
+    longer = [step for step in sorted(older) if passes[step] > usual > 0]
+    if longer:
+        step = longer[0]
+        seen = (
+            f"step {step} adds up {passes[step]} micro-batches, {older[step]} of them left over from the epoch before"
+        )
+        yield found("left-over", f"{seen}; other steps have {usual}", step=step)
 
 
 def size(run: Run) -> Iterator[Finding]:

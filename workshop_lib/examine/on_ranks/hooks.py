@@ -52,6 +52,7 @@ COLLECTIVES = (
     "batch_isend_irecv",
 )  # fmt: skip
 LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
+COUNTERS = ("epoch", "step", "global_step", "iteration", "iter")  # usual names in a checkpoint
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
 
@@ -465,7 +466,10 @@ def _files(recorder: RankRecorder) -> None:
         return load
 
     def read(value):
-        recorder.write(LoadRecord(what="file", line=recorder.line(), optimizer=holds_optimizer(value)))
+        record = LoadRecord(what="file", line=recorder.line(), optimizer=holds_optimizer(value))
+        if isinstance(value, dict):
+            record.counter = next((name for name in COUNTERS if isinstance(value.get(name), int) and value[name]), "")
+        recorder.write(record)
 
     _replace(torch, "load", make_load)
     _replace(nn.Module, "load_state_dict", _noting(recorder, loading("model")))

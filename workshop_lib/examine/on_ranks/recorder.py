@@ -23,7 +23,7 @@ from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.first_step import FirstStep
 from workshop_lib.examine.records import (
     Backward,
-    Calls,
+    CollectiveCalls,
     CollectiveRecord,
     EndRecord,
     ErrorRecord,
@@ -505,7 +505,7 @@ class RankRecorder:
         if self.in_forward:
             phase = "forward"
         record = self.evaluation if self.evaluation is not None else self.current()
-        calls = record.collectives.setdefault(f"{name} {phase}", Calls())
+        calls = record.collectives.setdefault(f"{name} {phase}", CollectiveCalls())
         calls.count += 1
         calls.bytes += size
         calls.seconds += seconds
