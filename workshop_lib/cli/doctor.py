@@ -45,14 +45,14 @@ def examine() -> list[Finding]:
     """Findings on everything that decides whether what is installed here runs on this machine."""
     others = Meter()
     starts_ranks = IS_CHECKOUT or not packages.missing_for_notebooks()
+    needed = [check_loopback(), check_limits()]
     return [
         check_python(),
         *(check_packages() if IS_CHECKOUT else check_library_alone()),
-        check_loopback(),
-        *(check_mpi() if starts_ranks else []),
+        *needed,
+        *(check_mpi(worst(needed) != "wrong") if starts_ranks else []),
         check_cores(),
         check_memory(),
-        check_limits(),
         check_disk(),
         check_gpus(),
         *([check_data()] if IS_CHECKOUT else []),
@@ -131,7 +131,8 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def check_mpi() -> list[Finding]:
+def check_mpi(ranks_can_start: bool = True) -> list[Finding]:
+    """Findings on MPI, with a start of two ranks unless another finding says that they can't start."""
     try:
         command = which_mpi.mpiexec()
     except which_mpi.MPINotFound as error:
@@ -140,9 +141,7 @@ def check_mpi() -> list[Finding]:
     started_by = Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")
     settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
     found = [started_by, Finding("ok", "MPI settings", settings)]
-    if "wrong" in (check_loopback().level, check_limits().level):
-        return found  # two ranks don't start, and these findings say why
-    return [*found, check_two_ranks(command)]
+    return [*found, check_two_ranks(command)] if ranks_can_start else found
 
 
 def check_loopback() -> Finding:
