@@ -57,6 +57,13 @@ def _moved(args: Sequence, kwargs: dict) -> tuple[list, dict]:
     return [on_cpu(each) for each in args], {name: on_cpu(each) for name, each in kwargs.items()}
 
 
+class GeneratorOnCpu(torch.Generator):
+    """A source of random numbers, on the CPU even if the script asks for the GPU."""
+
+    def __new__(cls, device: Any = CPU):
+        return super().__new__(cls, on_cpu(device))  # type: ignore[call-arg]
+
+
 class OnPretendedGpu(TorchFunctionMode):
     """Runs each function of PyTorch on the CPU where the script asks for the GPU."""
 
@@ -71,8 +78,6 @@ class OnPretendedGpu(TorchFunctionMode):
             return format(args[0].item(), args[1])  # PyTorch itself formats no fake tensor
         if func is torch.Tensor.record_stream:
             return None
-        if name == "__get__" and func.__self__ is torch.Tensor.is_cuda:
-            return args[0].device == CPU
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args[1] = CPU
         if name in IN_32_BITS and torch.is_autocast_enabled("cpu"):
@@ -162,6 +167,13 @@ def pretended_gpu() -> Iterator[None]:
     answers = _answers()
     parse_to: Callable = torch._C._nn._parse_to
 
+    mode = OnPretendedGpu()
+    run: Callable = torch.autograd._engine_run_backward
+
+    def run_backward(*args, **kwargs):
+        with mode:  # layers that are recomputed ask for the GPU, too, but PyTorch calls this without the mode
+            return run(*args, **kwargs)
+
     def parse(*args, **kwargs):
         words, named = _moved(args, kwargs)
         return parse_to(*[CPU if type(each) is int else each for each in words], **named)
@@ -171,6 +183,8 @@ def pretended_gpu() -> Iterator[None]:
     patches += [
         mock.patch.object(torch._C._nn, "_parse_to", parse),
         mock.patch.object(torch, "compile", _compiled),
+        mock.patch.object(torch, "Generator", GeneratorOnCpu),
+        mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
         mock.patch.object(torch, "save"),  # which would replace a checkpoint by one without values
         mock.patch.object(torch, "set_default_device"),
         mock.patch.object(torch.amp.autocast, "__init__", _changed(torch.amp.autocast.__init__, _cast_there)),
@@ -182,7 +196,7 @@ def pretended_gpu() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
-        stack.enter_context(OnPretendedGpu())
+        stack.enter_context(mode)
         yield
 
 
