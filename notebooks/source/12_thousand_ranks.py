@@ -347,7 +347,7 @@ fits.nsmallest(5, "step_s").style.format(precision=2)
 # ## How far off is it?
 #
 # Megatron-LM, Llama 3, torchtitan and MosaicML have published the meshes and speeds of real runs, on up to 16,384 GPUs. We
-# calibrate one number per table on its first run: the share of its peak that one GPU reaches. (Megatron-LM's tables share one.)
+# calibrate one number per table on its first run: the share of its peak that one GPU reaches. (Megatron-LM's tables share one, and so do torchtitan's on A100.)
 # Everything else is forecast, with the range of 08c.
 
 # %%
