@@ -66,7 +66,7 @@ scripts.run(
 )
 
 # %% [markdown]
-# The first epoch is slower, because its first step builds the graph.
+# The first epoch also has the first step, which builds the graph. How much slower does that make it here?
 #
 # ## model.fit
 #

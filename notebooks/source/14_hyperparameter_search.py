@@ -468,7 +468,8 @@ study = open_study(journal)
 states = pd.Series([trial.state.name for trial in study.trials])
 print("known after the kill:", states.value_counts().to_dict())
 lesson.live.run(team, Study(study, rungs), budget // 3)
-study.best_params
+complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+study.best_params if complete else "No trial got through yet: run this cell again."
 
 # %% [markdown]
 # One message said which rank was lost, fresh ranks took over, and the study still has everything it was told before the kill.

@@ -190,7 +190,7 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     of_parts = generate.efforts(generate.jupytext.reads(learner, fmt="py:percent").cells, {"core": 30, "deeper": 60})
     assert of_parts["core"] == generate.Effort(words=20, code_lines=2, cells=1, exercise_minutes=12, run_s=30)
     assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, cells=1, predictions=1, run_s=60)
-    effort = generate.Effort(260, 28, cells=6, predictions=3, exercise_minutes=25, run_s=60)
+    effort = generate.Effort(260, 24, cells=6, predictions=3, exercise_minutes=25, run_s=60)
     assert effort.minutes == 2 + 2 + 2 + 3 + 25 + 2
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]

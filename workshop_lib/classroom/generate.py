@@ -160,7 +160,7 @@ class Effort:
         The constants are fitted to what first readers of 05, 06, 08, 08c, 12, 13 and 15 needed, 45 to 85 minutes. These
         minutes are within 8 % of it.
         """
-        reading = self.words / 130 + self.code_lines / 14 + self.cells / 3
+        reading = self.words / 130 + self.code_lines / 12 + self.cells / 3
         return round(reading + self.predictions + self.exercise_minutes + 2 * self.run_s / 60)
 
     def add(self, cell_type: str, text: str) -> None:

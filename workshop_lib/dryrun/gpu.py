@@ -34,9 +34,6 @@ NOTHING = [
     "manual_seed",
     "manual_seed_all",
     "reset_peak_memory_stats",
-]
-NOTHING += [
-    "reset_peak_memory_stats",
     "set_device",
     "set_device_index",
     "set_per_process_memory_fraction",

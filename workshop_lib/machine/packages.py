@@ -6,8 +6,19 @@ from workshop_lib.paths import IS_CHECKOUT
 
 # The modules that only ranks and notebooks need: pyproject.toml's extra `notebooks` brings them.
 OF_NOTEBOOKS = (
-    *("IPython", "cloudpickle", "hostlist", "ipykernel", "ipyparallel", "ipywidgets", "jupyter_core", "jupyterlab"),
-    *("matplotlib", "mpi4py", "pandas", "tqdm", "zmq"),
+    "IPython",
+    "cloudpickle",
+    "hostlist",
+    "ipykernel",
+    "ipyparallel",
+    "ipywidgets",
+    "jupyter_core",
+    "jupyterlab",
+    "matplotlib",
+    "mpi4py",
+    "pandas",
+    "tqdm",
+    "zmq",
 )
 # The extra that brings each module which may be missing.
 EXTRAS = {"torch": "torch", "deepspeed": "deepspeed", **dict.fromkeys(OF_NOTEBOOKS, "notebooks")}
