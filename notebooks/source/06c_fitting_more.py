@@ -319,7 +319,7 @@ for block in (1024, 32):
 # speed for 8 billion parameters on 8 GPUs.
 #
 # The weights and the optimizer stay as they are, so this saves hardly any memory. Take care when you compare *MFU*, the share of
-# the peak rate that a training reaches: if FP8 makes 40 % of the bf16 peak 1.3 times as fast, that's 26 % of the FP8 peak.
+# the peak rate that training reaches: if FP8 makes 40 % of the bf16 peak 1.3 times as fast, that's 26 % of the FP8 peak.
 # [12](12_thousand_ranks.ipynb) forecasts what FP8 brings.
 #
 # ## Deeper: offload

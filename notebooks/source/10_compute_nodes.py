@@ -379,7 +379,7 @@ print(
 #
 # One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. In a
 # job, `workshop preflight` starts one rank per GPU, and takes a minute to look at every rank, device, link and disk. Put it
-# where your training would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
+# where your training command would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
 
 # %%
 lesson.preflight.look_at(team, folder)

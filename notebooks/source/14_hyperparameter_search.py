@@ -1,7 +1,7 @@
 # %% [markdown] track="your own script"
 # # Hyperparameter search
 #
-# You have two ranks, or two thousand, and a training that works. But is its learning rate any good? You could use all ranks for
+# You have two ranks, or two thousand, and a training script that works. But is its learning rate any good? You could use all ranks for
 # one large job and hope that you guessed well. Or you could let every rank try something different. Which gets you the better
 # model from the same number of images?
 #
@@ -31,8 +31,8 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## A trial on every rank
 #
-# What you choose before a training starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One value
-# for each of them makes a *setting*, and a training with this setting is a *trial*. Trials don't need each other, so every rank
+# What you choose before a run starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One value
+# for each of them makes a *setting*, and a run with this setting is a *trial*. Trials don't need each other, so every rank
 # trains its own without sending a single message. That scales almost perfectly, as long as there are many more trials than ranks.
 #
 # To keep trials short, they all train on the same 4,096 images, so an epoch is 4,096 images here. Which trial is best? You can't
@@ -497,7 +497,7 @@ study.best_params if complete else "No trial got through yet: run this cell agai
 #
 # In [scripts/search.py](scripts/search.py), each rank runs Optuna's own loop, and the journal is all that they share. So you can
 # start it with `mpiexec` or `srun`, and start it again after a crash. But don't run two jobs at a time, because the second one
-# would mark the trials of the first as failed. The marked lines turn a training into a search:
+# would mark the trials of the first as failed. The marked lines turn a training script into a search:
 
 # %%
 
