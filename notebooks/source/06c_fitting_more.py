@@ -296,24 +296,8 @@ for name, (dtype, scale) in formats.items():
 #
 # On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that values have to be
 # scaled into it. With one scale per tensor, a single large value ruins the small ones. So Blackwell GPUs give each block of 32
-# values a scale (*MXFP8*), or, in 4 bits, each block of 16 (*NVFP4*):
-
-
-# %%
-def in_fp8(values, block):
-    """These values after rounding to FP8, with one scale for each block of values."""
-    rows = values.view(-1, block)
-    scale = rows.abs().amax(dim=1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
-    return ((rows / scale).to(torch.float8_e4m3fn).float() * scale).flatten()
-
-
-values = torch.randn(1024)
-values[0] = 1e5
-for block in (1024, 32):
-    error = (in_fp8(values, block) - values)[32:].norm() / values[32:].norm()
-    print(f"one scale per {block:,} values: the others are off by {error:.1%}")
-
-# %% [markdown]
+# values a scale (*MXFP8*), or, in 4 bits, each block of 16 (*NVFP4*). Nothing of this can be seen on a CPU.
+#
 # In torchao, `convert_to_float8_training(model)` replaces the linear layers, before `fully_shard`. With the option
 # `enable_fsdp_float8_all_gather`, FSDP also gathers in FP8, half the bytes of bf16. Its authors report up to 1.25 times the
 # speed for 8 billion parameters on 8 GPUs.

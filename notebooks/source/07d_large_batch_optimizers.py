@@ -273,20 +273,7 @@ lesson.recipes.table(lesson.figures.compared(kept))
 # al. 2018). Language models often begin with a small batch and let it grow, which is called *batch warm-up*. Early in training a
 # small batch is enough, because the gradients of different samples still agree.
 #
-# Here are three ways to spend four epochs: with a constant rate, with a rate that's divided by 4 after two epochs and again after
-# three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
-
-# %%
-lesson.figures.phases(
-    lesson.recipes.of(
-        kept, lesson.recipes.CONSTANT, lesson.recipes.DECAYED, lesson.recipes.GROWN
-    )
-)
-
-# %% [markdown]
-# The growing batch ends almost where the falling rate does, after little more than half as many steps. But the constant rate ends
-# up there as well, so these runs are a weak test. *Try it:* train with phases of your choice, with
-# `lesson.recipes.train(lesson.recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# *Try it:* train with phases of your choice, with `lesson.recipes.train(lesson.recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: do large batches generalize worse?
 #

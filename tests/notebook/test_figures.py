@@ -138,9 +138,6 @@ CASES = {
     "07d_large_batch_optimizers": {
         "layer_rates": lambda: optimizers.layer_rates({"16 workers": LAYERS, "128 workers": LAYERS}),
         "search": lambda: optimizers.search(recipes.recorded("large_batch_search")),
-        "phases": lambda: optimizers.phases(
-            recipes.of(recipes.recorded("large_batch_recipes"), recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
-        ),
     },
     "07c_less_communication": {
         "less_communication": lambda: less.less_communication(recipes.recorded("less_communication")),

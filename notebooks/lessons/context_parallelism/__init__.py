@@ -9,10 +9,8 @@ __getattr__, __dir__ = face(
     contiguous=".blocks:contiguous",
     figures=".figures",
     other_ways=".other_ways",
-    rendezvous="workshop_lib.training.rendezvous",
     ring=".ring",
     text=".gpt:text",
     TinyGpt=".gpt:TinyGpt",
     with_full_attention=".compare:with_full_attention",
-    world="workshop_lib.machine.world",
 )

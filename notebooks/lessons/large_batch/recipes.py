@@ -9,7 +9,7 @@ writes the records of assets/results/large_batch_recipes.jsonl. One process does
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -43,13 +43,6 @@ def _one(name: str, workers: int, **options) -> Recipe:
     return Recipe(name, [CLASSIC | {"emulate_workers": workers} | options])
 
 
-def _three(name: str, workers: Sequence[int], rates: Sequence[float]) -> Recipe:
-    """Return a recipe of three phases, of two epochs, one and one, with these numbers of workers and learning rates."""
-    how = zip((2, 1, 1), (1.0, 0.0, 0.0), workers, rates, strict=True)
-    phases = [{"epochs": e, "warmup_epochs": w, "emulate_workers": n, "lr": lr, "decay": "none"} for e, w, n, lr in how]
-    return Recipe(name, [CLASSIC | phase for phase in phases])
-
-
 HEALTHY = "healthy"
 WELL: dict[str, Any] = {"emulate_workers": 8, "train_samples": 5000, "epochs": 6, "lr": 0.03, "warmup_epochs": 1.0}
 PATIENTS = {
@@ -64,9 +57,6 @@ PATIENTS = {
 AT_128: dict[str, Any] = {"network": "classic", "emulate_workers": 128, "lr_scaling": "none", "epochs": 4}
 ALONE = "128 workers, only the rate tuned"
 TUNED = "128 workers, tuned"
-CONSTANT = "constant rate"
-DECAYED = "rate divided by 4, twice"
-GROWN = "batch times 4, twice"
 # With many workers, each optimizer is tried at two rates. Adam's follow from its rate with few workers.
 RECIPES = [
     _one("SGD", FEW, lr=0.05),
@@ -86,9 +76,6 @@ RECIPES = [
     _one("Muon, twice that rate", MANY, optimizer="muon", lr=0.1),
     Recipe(ALONE, [AT_128 | {"lr": 0.226, "momentum": 0.5, "nesterov": False, "warmup_epochs": 0.0, "decay": "none"}]),
     Recipe(TUNED, [AT_128 | {"lr": 0.15, "momentum": 0.9, "nesterov": True, "warmup_epochs": 0.5, "decay": "none"}]),
-    _three(CONSTANT, [2, 2, 2], [0.05, 0.05, 0.05]),
-    _three(DECAYED, [2, 2, 2], [0.05, 0.05 / 4, 0.05 / 16]),
-    _three(GROWN, [2, 8, 32], [0.05, 0.05, 0.05]),
 ]
 
 

@@ -11,8 +11,6 @@ from workshop_lib.notebook import figures
 from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn
 
-from lessons.large_batch import recipes
-
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
 NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
 IMAGES = 256  # of the gradient whose norms are shown
@@ -83,28 +81,4 @@ def search(records: Iterable[dict]) -> figures.RecordFigure:
     axes.set(xlabel="peak rate / lowest rate tried", ylabel="wrong test images (%)", xscale="log", yscale="log")
     figures.ticks_at(axes.xaxis, [1, 2, 4, 8, 16])
     figures.log_ticks(axes.yaxis)
-    return figure
-
-
-@figures.styled
-def phases(records: Iterable[dict]) -> figures.RecordFigure:
-    """Draw the test accuracy in % after each epoch, against epochs (left) and steps (right), one curve per recipe.
-
-    A curve is the mean over the seeds, with bars from the worst seed to the best.
-    """
-    caption = "mean over the seeds, bars from the worst to the best"
-    title = "A falling rate, or a growing batch"
-    figure, (left, right) = figures.new_figure(title, caption, columns=2, sharey=True)
-    by_name: dict[str, list[dict]] = {}
-    for run in records:
-        by_name.setdefault(run["recipe"], []).append(run)
-    for number, (name, runs) in enumerate(by_name.items()):
-        accuracies = 100 * np.array([[epoch["test_accuracy"] for epoch in run["epochs"]] for run in runs])
-        epochs = np.arange(1, accuracies.shape[1] + 1)
-        shift = 0.04 * (number - (len(by_name) - 1) / 2)  # keeps the recipes' bars apart
-        values = accuracies.mean(axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
-        figures.draw_points(left, epochs + shift, values, label=name)
-        figures.draw_points(right, recipes.steps(runs[0]), values)
-    left.set(xlabel="epoch", ylabel="test accuracy (%)", xticks=epochs)
-    right.set(xlabel="steps")
     return figure
