@@ -1,5 +1,6 @@
 """The script of 05: the learner's parts make the finished one, and wrong ones are rejected."""
 
+import ast
 from collections.abc import Iterable
 from functools import partial
 
@@ -91,12 +92,12 @@ def written(solved: bool) -> str:
 
 
 def code(text: str) -> list[str]:
-    """The lines of main(), without comments."""
-    lines = [line.split("  #")[0].rstrip() for line in text.partition(MAIN)[2].splitlines()]
-    return [line for line in lines if line and not line.strip().startswith("#")]
+    """The lines of main(), without comments, and however wide they are."""
+    function = ast.parse(MAIN + text.partition(MAIN)[2]).body[0]
+    return ast.unparse(function).splitlines()[1:]
 
 
-TOO_FEW = ["    if steps < 2:", '        raise SystemExit(f"--images']  # a check that the notebook leaves out
+TOO_FEW = ["    if steps < 2:", "        raise SystemExit(f'--images"]  # a check that the notebook leaves out
 
 
 def without(lines: list[str], some: list[str]) -> list[str]:
