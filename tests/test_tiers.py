@@ -35,7 +35,7 @@ PROMISES = {
     "each backend and ZeRO stage": [rf"test_same_weights.*as_one_process.*\b{LADDER[name]}\b" for name in all_names()],
     "each kind of fault": FAULTS,
     "resume": [rf"resumed_run_equals_the_uninterrupted.{name}-stop" for name in ("mpi", "ddp")],
-    "notebooks of the core path": [rf"fresh_kernel.*quick--{lesson}_" for lesson in ("00", "02", "05")],
+    "notebooks of the core path": [rf"fresh_kernel.*quick--{lesson}_" for lesson in ("00", "02")],
     "one browser session": ["from_stub_to_solution_with_a_hint"],
 }
 

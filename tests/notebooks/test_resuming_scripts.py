@@ -18,6 +18,8 @@ from training.launching import rank_environment, run_bounded
 
 from workshop_lib.training.equivalence import largest_relative_difference
 
+pytestmark = pytest.mark.full
+
 IN_TURN = Path(__file__).with_name("resume_in_turn.py")
 
 

@@ -18,7 +18,7 @@ STEMS = [source.stem for source in generate.sources()]
 # learner's versions, quickly and on a part of MNIST, because every fresh rank would unpack all of it and test on it
 # after each epoch; `make test-all` runs both versions, as on a learner's laptop.
 ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
-IN_CORE = ("00", "02", "05")  # `make test` runs these, and the exercises of the core path's others without their pages
+IN_CORE = ("00", "02")  # `make test` runs these, and the exercises of the core path's others without their pages
 RUNS = [pytest.param("quick", "", stem, marks=() if stem[:2] in IN_CORE else pytest.mark.full) for stem in ORDER]
 RUNS += [
     pytest.param("laptop", folder, stem, marks=pytest.mark.exhaustive) for folder in ("", "solutions") for stem in ORDER

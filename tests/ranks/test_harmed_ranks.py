@@ -50,6 +50,7 @@ def home(tmp_path) -> Path:
 
 
 @needs("cores")
+@pytest.mark.full
 def test_what_would_harm_ranks_does_not_reach_them(tmp_path, home, small_mnist):
     long = tmp_path / ("t" * 100)
     long.mkdir()
