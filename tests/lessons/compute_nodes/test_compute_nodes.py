@@ -23,7 +23,7 @@ SRUN = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
 RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID"'
 STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=29400'
 PER_GPU = '--nproc-per-node="${SLURM_GPUS_ON_NODE:-1}"'
-TRAINING = f'"$SLURM_JOB_NUM_NODES" {PER_GPU} \\\n    {RENDEZVOUS}'
+TRAINING = f'"$SLURM_JOB_NUM_NODES" \\\n    {PER_GPU} \\\n    {RENDEZVOUS}'
 RIGHT = {
     "the finished one": [],
     "short options": [("--nodes=2", "-N 2"), ("--cpus-per-task=32", "-c 32"), ("srun --cpus-per-task=", "srun -c ")],

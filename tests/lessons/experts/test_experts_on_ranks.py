@@ -13,6 +13,7 @@ from exercises.answers import code_cells, solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
+from lessons import experts
 from lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
 from lessons.experts.judge import NOTEBOOK
 from lessons.experts.layer import capacity_of
@@ -46,7 +47,7 @@ def trained(program: str, route, through) -> dict:
     from mpi4py import MPI
 
     torch.set_num_threads(1)
-    names = {"torch": torch, "MPI": MPI, "route": route, "through_experts": through}
+    names = {"torch": torch, "MPI": MPI, "lesson": experts, "route": route, "through_experts": through}
     exec(program, names)
     train = names["train"]
     comm = MPI.COMM_WORLD

@@ -8,6 +8,7 @@ import torch
 
 from workshop_lib.paths import SOURCES
 
+from lessons import fitting_more
 from lessons.fitting_more import judge as check
 from lessons.fitting_more import recompute
 from lessons.fitting_more.saved import SavedForBackward, kept_for_backward
@@ -47,7 +48,7 @@ def run_cell(names: dict, with_text: str) -> None:
 
 def shard_from_the_meta_device() -> list[float]:
     """On a rank: the first values in its shard of a layer that the notebook builds on the meta device."""
-    names = {"torch": torch, "by_hand": by_hand, "comm": by_hand.join()}
+    names = {"torch": torch, "lesson": fitting_more, "comm": by_hand.join()}
     run_cell(names, 'torch.device("meta")')
     return names["first"].to_local().flatten()[:100].tolist()
 
@@ -60,7 +61,7 @@ def test_ranks_do_not_draw_the_same_shards(team):
 
 def bytes_kept_in_bf16() -> int:
     """On a rank: bytes of activations per sample that the notebook's network in bf16 keeps for the backward pass."""
-    names: dict = {}
+    names: dict = {"lesson": fitting_more}
     run_cell(names, "policy = MixedPrecisionPolicy")
     images, _ = by_hand.batch()
     kept = {}

@@ -23,6 +23,7 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
 from workshop_lib.training.collectives.counting import CountingComm, counted
+from lessons import model_parallelism as lesson
 from lessons.model_parallelism import cut, study
 from lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.training.models import vit

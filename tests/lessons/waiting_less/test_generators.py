@@ -9,6 +9,7 @@ import torch
 from exercises.answers import code_cells
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from lessons import waiting_less
 from lessons.waiting_less.policy import ANSWER, DIGITS, Policy
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
@@ -29,7 +30,7 @@ def names(code: str) -> dict:
     """What the cells define."""
     from mpi4py import MPI
 
-    namespace = {"MPI": MPI, "__name__": "notebook"}
+    namespace = {"MPI": MPI, "lesson": waiting_less, "__name__": "notebook"}
     exec(code, namespace)
     return namespace
 
@@ -76,7 +77,7 @@ def seen_by_the_trainer(code: str, staleness: int) -> list[list]:
     """On a rank: the trainer's weights, the texts and the generators' log-probabilities of each step."""
     notebook = names(code)
     policy = Policy(seed=1)
-    mail = notebook["Mail"](notebook["comm"])
+    mail = waiting_less.Mail(notebook["comm"])
     reward = notebook["reward"]
     loss = notebook["loss"]
     seen: list[list] = []
