@@ -1,4 +1,4 @@
-"""A training on real ranks: the curves and times that a view is given add up, and the record says how it ended."""
+"""Training on real ranks: the curves and times that a view is given add up, and the record says how it ended."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A training on a notebook's ranks."""
+"""Training on a notebook's ranks."""
 
 from workshop_lib.ranks import Ranks
 from workshop_lib.ranks.call.engine import stop_asked

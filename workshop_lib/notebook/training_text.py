@@ -1,4 +1,4 @@
-"""The progress of a training as text: one line that moves, with the ranks' output above it."""
+"""The progress of training as text: one line that moves, with the ranks' output above it."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ LINES_EVERY_S = 10.0  # time between printed lines where no terminal can redraw 
 
 
 class TrainingText(TextView):
-    """Shows the progress of a training, if the call trains. `trains`: whether it is sure to."""
+    """Shows the progress of training, if the call trains. `trains`: whether it is sure to."""
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n)
