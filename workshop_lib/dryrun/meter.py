@@ -36,12 +36,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.dryrun import pretend
-from workshop_lib.dryrun.gpu import pretended_gpu
 from workshop_lib.dryrun.step_report import Report, Shard
 from workshop_lib.dryrun.timed import StepClock
 from workshop_lib.forecast.forecast import Collective
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.emulation.device import FORMULAS
+from workshop_lib.machine.pretended_gpu import pretended_gpu
 from workshop_lib.training import KINDS, memory
 from workshop_lib.training.collectives.traffic import NAMES
 
@@ -242,7 +242,7 @@ def run(script: str, options: list[str], meter: Watcher, pretended: tuple[int, i
             stack.enter_context(patch)
         if pretended:
             stack.enter_context(pretend.ddp_without_futures())
-            stack.enter_context(pretended_gpu())
+            stack.enter_context(pretended_gpu(values=False))
         if fake:
             stack.enter_context(pretend.fake_tensors())
         if meter.clock is not None:
