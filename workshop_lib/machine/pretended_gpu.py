@@ -1,8 +1,8 @@
 """A GPU that isn't there: this process answers what a script asks of torch.cuda and torch.accelerator.
 
-Most public scripts are written for CUDA. Here, "cuda" is a name for the CPU, so a dry run and examine take such scripts as
-they are on a machine without a GPU. Autocast for CUDA casts the operations that it casts on a GPU. torch.compile returns
-the model as it is. NCCL's groups become those of gloo.
+Most public scripts are written for CUDA. Here, "cuda" is a name for the CPU, so dry runs and examine take such scripts
+as they are on a machine without a GPU. Autocast for CUDA casts the operations that it casts on a GPU. torch.compile
+returns the model as it is. NCCL's groups become those of gloo.
 """
 
 import contextlib
