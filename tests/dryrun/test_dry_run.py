@@ -207,7 +207,10 @@ def test_the_command_refuses_in_a_sentence():
 def test_found_meshes_come_fastest_first_after_those_that_fit(monkeypatch):
     """The peak falls with the ranks that share a layer, and the step gets slower. The script refuses 16 of them."""
 
-    def pretended(script, *options, world_size, mesh, machine):
+    limits_s = []
+
+    def pretended(script, *options, world_size, mesh, timeout_s, machine):
+        limits_s.append(timeout_s)
         shared = int(mesh.partition("x")[2])
         if shared == 16:
             raise InputError("8 heads can't be cut for 16 ranks")
@@ -216,7 +219,9 @@ def test_found_meshes_come_fastest_first_after_those_that_fit(monkeypatch):
     monkeypatch.setattr(dry, "dry_run", pretended)
     found = dry.meshes(MESH, world_size=48, machine="h100", memory_bytes=60e9)
     assert [mesh for mesh, _ in found] == ["12x4", "6x8", "48x1", "24x2", "3x16"]
-    shown = workshop("dryrun", MESH, "--world-size", 48, "--machine", "h100", "--find-mesh", "--memory-gb", 60)
+    words = ["--world-size", 48, "--machine", "h100", "--find-mesh", "--memory-gb", 60, "--timeout", 7]
+    shown = workshop("dryrun", MESH, *words)
+    assert limits_s[-1] == 7
     assert shown.exit_code == 0 and "not into 60 GB" in shown.output and "8 heads" in shown.output
     assert "leave --mesh out" in workshop("dryrun", MESH, "--mesh", "4x1", "--find-mesh").output
 

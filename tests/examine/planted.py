@@ -38,13 +38,13 @@ def edited(script: str, *edits: tuple[str, str]) -> str:
     return source
 
 
-def run(script: str, *edits: tuple[str, str]) -> Run:
+def run(script: str, *edits: tuple[str, str], pretend_gpu: bool = False) -> Run:
     """Examine a script with these edits in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.py"
         path.write_text(edited(script, *edits))
         os.environ["OUT"] = folder
-        return observe(2, [str(path)], seconds=60.0, show=False)
+        return observe(2, [str(path)], seconds=60.0, show=False, pretend_gpu=pretend_gpu)
 
 
 def missing(fault: Planted, findings: list[Finding]) -> str:
@@ -58,6 +58,21 @@ def missing(fault: Planted, findings: list[Finding]) -> str:
     return f"says {[(each.seen, each.ranks, each.step) for each in of_check]}"
 
 
+# The script of ddp.py as it's written for CUDA.
+CUDA = (
+    (
+        'distributed.init_process_group("gloo")',
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n    distributed.init_process_group('nccl')",
+    ),
+    ("nn.ReLU(), nn.Linear(32, 2))", "nn.ReLU(), nn.Linear(32, 2)).cuda()"),
+    ("DistributedDataParallel(model)", "DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])"),
+    (
+        "        last = ",
+        "        inputs, labels = inputs.cuda(), labels.to('cuda', non_blocking=True)\n        last = ",
+    ),
+    ("drop_last=True)", "drop_last=True, num_workers=1, pin_memory=True)"),
+    ("right = torch.zeros(2)", "right = torch.zeros(2, device='cuda')"),
+)
 WRAP = "    model = DistributedDataParallel(model)\n"
 SAMPLER = "sampler = DistributedSampler(train_set)"
 LOADER = "DataLoader(train_set, batch_size=8, sampler=sampler, drop_last=True)"

@@ -376,7 +376,7 @@ def own_ranks(run):
     ("text", "says", "advice"),
     [
         ("exit code 2", "error: the following arguments are required: --local_rank", "os.environ['LOCAL_RANK']"),
-        ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "This machine has no GPU"),
+        ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "--pretend-gpu"),
         ("AssertionError: Torch not compiled with CUDA enabled", "", "This machine has no GPU"),
         (
             f"DistBackendError: NCCL error in: x.cpp:93, invalid usage\nLast error:\n{SHARED_GPU}",

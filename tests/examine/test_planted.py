@@ -40,6 +40,25 @@ def test_a_correct_script_has_nothing_wrong(name):
     assert run.how == "ended" and len(run.common_steps) > 5, "\n".join(run.last_lines)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("edits", "level", "says"),
+    [
+        ((), "ok", "would compute on cuda:0, cuda:1, and ran on the CPU"),
+        (
+            (("    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n", ""),),
+            "wrong",
+            "ranks 0, 1 compute on cuda:0",
+        ),
+    ],
+)
+def test_a_script_for_cuda_is_examined_without_a_gpu(edits, level, says):
+    run = planted.run("ddp", *planted.CUDA, *edits, pretend_gpu=True)
+    findings = checks.examine(run)
+    assert [each.level for each in findings if says in each.seen] == [level], "\n".join(run.last_lines)
+    assert worst([each for each in findings if each.check != "devices"]) != "wrong"
+
+
 QUIET = (planted.ONE, ("nn.BatchNorm1d(32)", "nn.Identity()"), ("nn.Dropout(0.1)", "nn.Identity()"))
 
 

@@ -20,6 +20,7 @@ from workshop_lib.cli.machines import machines_arguments
 from workshop_lib.cli.plot import plot_arguments
 from workshop_lib.cli.terminal import INTERRUPTED, replace_closed_streams, show_error
 from workshop_lib.cli.train import sweep_arguments, train_arguments
+from workshop_lib.dryrun.calibrate import calibrate_arguments
 from workshop_lib.dryrun.commands import dryrun_arguments
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.examine.commands import examine_arguments
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[[Parser], None]] = {
     "machines": machines_arguments,
     "predict": predict_arguments,
     "dryrun": dryrun_arguments,
+    "calibrate": calibrate_arguments,
     "preflight": preflight_arguments,
     "examine": examine_arguments,
     "rehearse": rehearse_arguments,

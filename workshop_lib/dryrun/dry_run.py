@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from workshop_lib.dryrun.step_report import Report
 from workshop_lib.errors import InputError
@@ -57,19 +58,23 @@ def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
-def meshes(script, *options, world_size: int, machine: str, memory_bytes: float) -> list[tuple[str, Report | str]]:
+def meshes(
+    script, *options, world_size: int, machine: str, memory_bytes: float, timeout_s: float = LIMIT_S
+) -> list[tuple[str, Report | str]]:
     """The meshes NxT of this world, each with the report of its dry run, or with a sentence that says why it has none.
 
     T, the ranks that share a layer, is a power of two. The meshes whose peak fits into `memory_bytes` come first, the
-    fastest of them at the top; the script refuses those at the end. It gets each mesh as its option --mesh.
+    fastest of them at the top; the script refuses those at the end. It gets each mesh as its option --mesh, and
+    `timeout_s` seconds for it.
     """
     found: list[tuple[str, Report | str]] = []
+    same: dict[str, Any] = {"world_size": world_size, "timeout_s": timeout_s, "machine": machine}
     for tensor in (1, 2, 4, 8, 16, 32):
         if world_size % tensor:
             break
         mesh = f"{world_size // tensor}x{tensor}"
         try:
-            found.append((mesh, dry_run(script, *options, world_size=world_size, mesh=mesh, machine=machine)))
+            found.append((mesh, dry_run(script, *options, mesh=mesh, **same)))
         except InputError as error:
             found.append((mesh, str(error)))
 
@@ -83,14 +88,14 @@ def meshes(script, *options, world_size: int, machine: str, memory_bytes: float)
 def _dry_runs(
     script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float, machine: str | None = None
 ) -> list[Report]:
-    words = [_checked(script, options, *world) for world in worlds][0]
+    words = [checked(script, options, *world) for world in worlds][0]
     pretended = [f"--pretend={rank}/{size}{f'@{mesh}' if mesh else ''}" for size, mesh, rank in worlds]
     reason = ""
     for fake in (["--fake"], []):
         with tempfile.TemporaryDirectory() as folder:
             on = [f"--machine={machine}"] if machine else []
             command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, *on, str(script), *words]
-            output = _run(command, timeout_s, script, reason)
+            output = run_to_end(command, timeout_s, script, reason)
             made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
             last = _read(made[-1] if made else Path(folder) / "0.json", script, output)
             if "error" not in last:
@@ -106,10 +111,10 @@ def real_run(script, *options, ranks: int) -> list[Report]:
 
     Raises InputError if the script is missing, fails on a rank, or takes longer than LIMIT_S seconds.
     """
-    words = _checked(script, options, ranks, "", 0)
+    words = checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
         launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
-        output = _run([*launch, "--out", folder, str(script), *words], LIMIT_S, script)
+        output = run_to_end([*launch, "--out", folder, str(script), *words], LIMIT_S, script)
         for rank in range(ranks):
             result = _read(Path(folder) / f"{rank}.json", script, output)
             if "error" in result:
@@ -117,7 +122,7 @@ def real_run(script, *options, ranks: int) -> list[Report]:
         return [Report.read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
 
 
-def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str]:
+def checked(script, options, world_size: int, mesh: str, rank: int) -> list[str]:
     """The script's options as text. Raises InputError for a missing script, or a world, rank or mesh out of range."""
     words = list(map(str, options))
     if not Path(script).is_file():
@@ -136,7 +141,7 @@ def _before(reason: str) -> str:
     return f" (It ran with real tensors, because without values it fails: {reason})" if reason else ""
 
 
-def _run(command: list[str], timeout_s: float, script, reason: str = "") -> str:
+def run_to_end(command: list[str], timeout_s: float, script, reason: str = "") -> str:
     """Run the command and return its output. All its processes are killed if it takes too long or this process ends."""
     set_id = processes.new_set_id()
     timer = threading.Timer(timeout_s, processes.end, [set_id])

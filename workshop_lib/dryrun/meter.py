@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 import torch
@@ -36,12 +36,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.dryrun import pretend
-from workshop_lib.dryrun.gpu import pretended_gpu
 from workshop_lib.dryrun.step_report import Report, Shard
 from workshop_lib.dryrun.timed import StepClock
 from workshop_lib.forecast.forecast import Collective
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.emulation.device import FORMULAS
+from workshop_lib.machine.pretended_gpu import pretended_gpu
 from workshop_lib.training import KINDS, memory
 from workshop_lib.training.collectives.traffic import NAMES
 
@@ -212,8 +212,16 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
     return Shard(name, list(parameter.shape), list(local.shape), placements)
 
 
-def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int, int] | None, fake: bool) -> None:
-    """Run the script as a program under `meter`, which has the report afterwards."""
+class Watcher(Protocol):
+    """What looks at a script while it runs, and ends it with EnoughSteps."""
+
+    clock: StepClock | None
+
+    def watching(self) -> contextlib.AbstractContextManager: ...
+
+
+def run(script: str, options: list[str], meter: Watcher, pretended: tuple[int, int] | None, fake: bool) -> None:
+    """Run the script as a program under `meter`, which knows the results afterwards."""
     patches: list = [mock.patch.object(sys, "argv", [script, *options])]
     # Python looks for a script's imports in the script's folder first.
     patches.append(mock.patch.object(sys, "path", [os.path.dirname(os.path.abspath(script)), *sys.path]))
@@ -234,7 +242,7 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
             stack.enter_context(patch)
         if pretended:
             stack.enter_context(pretend.ddp_without_futures())
-            stack.enter_context(pretended_gpu())
+            stack.enter_context(pretended_gpu(values=False))
         if fake:
             stack.enter_context(pretend.fake_tensors())
         if meter.clock is not None:
@@ -260,7 +268,7 @@ def metered(
         reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
         result = {"error": f"it ended itself{reason}"}
     except Exception as error:  # a script may raise anything, and whoever started the dry run gets to read it
-        result = {"error": _sentence(error, script), "raised": True}
+        result = {"error": sentence(error, script), "raised": True}
     if meter.report is not None:
         meter.report.fake_tensors = fake
         meter.report.resident_bytes = memory.peak_resident_bytes()
@@ -297,7 +305,7 @@ def main() -> None:
             dist.destroy_process_group()
 
 
-def _sentence(error: Exception, script: str) -> str:
+def sentence(error: Exception, script: str) -> str:
     """The error as text, with the line of the script that it came from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == script]
     where = f" in line {lines[-1]}, `{linecache.getline(script, lines[-1] or 0).strip()}`" if lines else ""

@@ -141,13 +141,13 @@ def group_of(args: tuple) -> dist.ProcessGroup:
 def ddp_without_futures() -> Iterator[None]:
     """Within this context, DDP reduces its buckets with plain calls that it needn't wait for.
 
-    DDP's own calls return futures, which the pretended group doesn't have. The devices that a script gives belong to a
-    pretended GPU.
+    DDP's own calls return futures, which the pretended group doesn't have.
     """
     init = DistributedDataParallel.__init__
 
-    def with_hook(self, module, device_ids=None, output_device=None, *args, **kwargs):
-        init(self, module, None, None, *args, **kwargs)
+    @functools.wraps(init)
+    def with_hook(self, *args, **kwargs):
+        init(self, *args, **kwargs)
         self.register_comm_hook(None, _sum_bucket)
 
     with mock.patch.object(DistributedDataParallel, "__init__", with_hook):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError
@@ -36,6 +37,9 @@ def examine_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--against-one", action="store_true", help="Run the first step again on one rank, and compare the gradients."
     )
+    parser.add_argument(
+        "--pretend-gpu", action="store_true", help="Run a script for CUDA on the CPU, where no GPU is needed."
+    )
     parser.add_argument("--python", default=sys.executable, help="The Python of the script's environment.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")
     parser.add_argument(
@@ -44,7 +48,14 @@ def examine_arguments(parser: Parser) -> None:
 
 
 def examine(
-    ranks: int | None, steps: int, seconds: float, against_one: bool, python: str, json: bool, script: list[str]
+    ranks: int | None,
+    steps: int,
+    seconds: float,
+    against_one: bool,
+    pretend_gpu: bool,
+    python: str,
+    json: bool,
+    script: list[str],
 ) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
@@ -68,11 +79,12 @@ def examine(
 
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         first_step = Path(folder) if against_one and ranks > 1 else None
-        run = observe(ranks, command, steps, seconds, python, first_step=first_step)
+        how: dict[str, Any] = {"python": python, "first_step": first_step, "pretend_gpu": pretend_gpu}
+        run = observe(ranks, command, steps, seconds, **how)
         if first_step is not None:
             from workshop_lib.examine.on_ranks.first_step import compare  # imports PyTorch
 
-            run.repeated = observe(1, command, 1, min(seconds, AGAIN_S), python, show=False, first_step=first_step)
+            run.repeated = observe(1, command, 1, min(seconds, AGAIN_S), show=False, **how)
             run.against_one = compare(first_step)
     findings = check(run)
     if json:

@@ -70,6 +70,7 @@ class ModelRecord(Record):
     meshes: list[list[int]] = field(default_factory=list)
     device: str = ""
     accelerators: int = 0
+    pretended_gpu: bool = False  # the device and the accelerators are those of a pretended host
     joined_by: list[str] = field(default_factory=list)  # libraries that may join the ranks, such as mpi4py
 
 

@@ -41,17 +41,20 @@ def observe(
     python: str = sys.executable,
     show: bool = True,
     first_step: Path | None = None,
+    pretend_gpu: bool = False,
 ) -> Run:
     """Run `command`, a script with its arguments, on ranks of this host; return what they did.
 
     It ends with the script, after `steps` optimizer steps (0: all), `seconds` after all ranks have started, or when the
     ranks are stuck.
     first_step: a folder in which several ranks keep their first step, and from which one rank repeats it.
+    pretend_gpu: run a script for CUDA on the CPU.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         launcher = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         launcher += ["--nproc-per-node", str(ranks), "-m", "workshop_lib.examine.on_ranks"]
-        words = [*launcher, folder, str(os.getpid()), str(steps), str(first_step or "-"), *command]
+        words = [*launcher, folder, str(os.getpid()), str(steps), str(first_step or "-")]
+        words += ["pretended" if pretend_gpu else "-", *command]
         with _started(words, library_alone(Path(folder, "library"))) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)
 

@@ -293,6 +293,45 @@ def test_a_training_on_emulated_ranks_takes_emulated_time_and_says_so(team):
     assert record["epochs"][0]["seconds"] == pytest.approx(2 * (0.026 + 0.087), rel=0.02)
 
 
+NODES_OF_TWO = replace(SLOW, devices_a_node=2, collectives="hierarchical", inside=Link(1e-6, 1e-10))
+
+
+def allreduce_in_levels(by_hand: bool) -> float:
+    """On a rank: emulated seconds of an allreduce of 8 MB, first in each node and then across the two nodes."""
+    from mpi4py import MPI
+
+    from workshop_lib.machine.emulation import session
+    from workshop_lib.training.collectives import ring
+
+    emulation = session.start(NODES_OF_TWO)
+    world = MPI.COMM_WORLD
+    node = world.Split(world.rank // 2)
+    column = world.Split(world.rank % 2)
+    array = np.ones(2_000_000, np.float32)
+    begin_s = emulation.read_s()
+    if by_hand:
+        half = np.empty(1_000_000, np.float32)
+        node.Reduce_scatter_block(array, half)
+        ring.allreduce(column, half)
+        node.Allgather(half, array)
+    else:
+        world.Allreduce(MPI.IN_PLACE, array)
+    seconds = emulation.read_s() - begin_s
+    assert (array == 4).all()
+    session.stop()
+    return seconds
+
+
+@pytest.mark.full
+def test_columns_share_the_network_of_a_node_whether_by_hand_or_built_in():
+    team = ranks.start(4)
+    by_hand = team.run(allreduce_in_levels, True, show=False)
+    built_in = team.run(allreduce_in_levels, False, show=False)
+    ranks.stop()
+    assert by_hand == pytest.approx(built_in, rel=1e-6)
+    assert built_in[0] == pytest.approx(2 * ALPHA_S + 8e6 * BETA + 2e-6 + 8e6 * 1e-10, rel=1e-6)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("backend", ["mpi", "ddp", "fsdp"])
 def test_emulation_changes_times_and_no_weights(backend):

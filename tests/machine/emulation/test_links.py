@@ -105,8 +105,11 @@ def test_groups_inside_a_node_and_across_nodes():
     assert network.collective_s("allreduce", tuple(range(16)), N) == NODES.allreduce_s(16, N)
     column = network.collective_s("allgather", (1, 5, 9, 13), N)
     assert column == pytest.approx(3 * ALPHA_S + 3 / 4 * N * 4 * BETA), "four columns share the network of their nodes"
-    assert network.link(0, 3) == FAST
-    assert network.link(3, 4).s_per_byte == pytest.approx(2 * BETA), "one of the node's two adapters"
+    world = tuple(range(16))
+    assert network.link(world, 0, 3) == FAST
+    assert network.link(world, 3, 4).s_per_byte == pytest.approx(2 * BETA), "one of the node's two adapters"
+    assert network.link((1, 5, 9, 13), 1, 5).s_per_byte == pytest.approx(4 * BETA), "four columns send at the same time"
+    assert network.link((0, 1, 4, 5), 1, 4).s_per_byte == pytest.approx(2 * BETA), "two groups, two adapters"
 
 
 def test_a_weight_that_fsdp_pads_is_counted_as_it_is_sent():

@@ -37,4 +37,6 @@ def devices(run: Run) -> Iterator[Finding]:
         seen = f"the model is on the CPU, and there are {plural(accelerators, 'accelerator')}"
         yield found("idle-accelerators", seen)
     elif accelerators:
-        yield ok("devices", f"the ranks compute on {', '.join(used)}")
+        where = ", ".join(used)
+        did = f"would compute on {where}, and ran on the CPU" if models[0].pretended_gpu else f"compute on {where}"
+        yield ok("devices", f"the ranks {did}")

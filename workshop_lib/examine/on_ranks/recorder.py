@@ -42,6 +42,7 @@ from workshop_lib.examine.records import (
     as_json,
     plain,
 )
+from workshop_lib.machine.pretended_gpu import ChosenGpu
 from workshop_lib.ranks.faults import whereabouts
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
@@ -74,6 +75,7 @@ class RankRecorder:
         self.is_worker = False
         self.fetches = 0  # what this process, if it's a worker, has loaded
         self.first_step: FirstStep | None = None  # where the first step is kept or repeated, if it is
+        self.pretended_gpu: ChosenGpu | None = None  # what the script asked for, if there is no GPU
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "a")  # noqa: SIM115 - faulthandler writes to it at any time
         whereabouts.answer(folder, rank)
@@ -532,9 +534,10 @@ class RankRecorder:
             ],
             buffers=[name for name, each in module.named_buffers()],
             meshes=[list(mesh) for mesh in meshes],
-            device=str(device),
+            device=self.pretended_gpu.name() if self.pretended_gpu else str(device),
             joined_by=[name for name in ("mpi4py", "horovod") if name in sys.modules],
             accelerators=torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
+            pretended_gpu=self.pretended_gpu is not None,
         )
         self.write(record)
 

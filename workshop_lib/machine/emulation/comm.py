@@ -107,7 +107,7 @@ class Sent:
         if dest == MPI.PROC_NULL:
             return
         places = comm.places
-        link = places.network.link(places.rank, comm.members[dest])
+        link = places.network.link(comm.members, places.rank, comm.members[dest])
         seconds = 0.0
         alpha_s = 0.0
         if comm.members[dest] != places.rank:

@@ -73,9 +73,9 @@ class RankLinks:
 class Network:
     """What messages and collectives between the ranks of an emulated machine take.
 
-    A message to another node has one of its node's network adapters to itself, even if ranks of the node share
-    adapters. Collectives do share the network of a node, with the other members there and with sibling groups, such as
-    the other columns of a mesh, which are taken to communicate at the same time.
+    Sibling groups, such as the other columns of a mesh, are taken to communicate at the same time as a group, and share
+    the network of its nodes. Within one group, the members of a collective share it as well, but a message between two
+    ranks has an adapter of its node to itself: it isn't known who else in the group is sending.
     """
 
     def __init__(self, machine: Machine, world_size: int):
@@ -86,12 +86,24 @@ class Network:
         """Whether these ranks share a node."""
         return len({rank // self.machine.devices_a_node for rank in ranks}) == 1
 
-    def link(self, one: int, other: int) -> Link:
-        """What a message from one rank to another passes."""
+    def members_a_node(self, ranks: tuple[int, ...]) -> list[int]:
+        """How many of these ranks each of their nodes has."""
+        return list(Counter(rank // self.machine.devices_a_node for rank in ranks).values())
+
+    def siblings(self, ranks: tuple[int, ...]) -> int:
+        """How many groups like this one share the network of a node, if the group has ranks on several nodes."""
+        per_node = self.members_a_node(ranks)
+        if len(per_node) == 1:
+            return 1
+        return min(self.machine.devices_a_node, self.world_size) // max(per_node)
+
+    def link(self, group: tuple[int, ...], one: int, other: int) -> Link:
+        """What a message from one rank of a group to another passes."""
         if self.inside((one, other)):
             return self.machine.inside
         between = self.machine.between
-        return Link(between.latency_s, between.s_per_byte * self.machine.adapters)
+        messages = max(self.machine.adapters, self.siblings(group))
+        return Link(between.latency_s, between.s_per_byte * messages)
 
     def collective_s(self, kind: str, ranks: tuple[int, ...], nbytes: float) -> float:
         """Seconds of a collective of these ranks, from the arrival of the last one to its end.
@@ -103,10 +115,10 @@ class Network:
         size = len(ranks)
         if size == 1:
             return 0.0
-        per_node = Counter(rank // machine.devices_a_node for rank in ranks)
+        per_node = self.members_a_node(ranks)
         nodes = len(per_node)
-        a_node = max(per_node.values())
-        siblings = min(machine.devices_a_node, self.world_size) // a_node if nodes > 1 else 1
+        a_node = max(per_node)
+        siblings = self.siblings(ranks)
         shared = Link(machine.between.latency_s, machine.between.s_per_byte * siblings)
         levels = [(members, link) for members, link in ((a_node, machine.inside), (nodes, shared)) if members > 1]
         alpha_s = max(link.latency_s for _, link in levels)

@@ -1,12 +1,13 @@
-"""A GPU that isn't there: a dry run answers what scripts ask of torch.cuda and torch.accelerator.
+"""A GPU that isn't there: this process answers what a script asks of torch.cuda and torch.accelerator.
 
-Most public scripts are written for CUDA. In a dry run, "cuda" is a name for the CPU: the tensors have the same sizes
-there, and no values. Autocast for CUDA casts the operations that it casts on a GPU. torch.compile returns the model as
-it is, so a report has the tensors of the uncompiled model.
+Most public scripts are written for CUDA. Here, "cuda" is a name for the CPU, so dry runs and examine take such scripts
+as they are on a machine without a GPU. Autocast for CUDA casts the operations that it casts on a GPU. torch.compile
+returns the model as it is. NCCL's groups become those of gloo.
 """
 
 import contextlib
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
@@ -34,8 +36,6 @@ NOTHING = [
     "manual_seed",
     "manual_seed_all",
     "reset_peak_memory_stats",
-    "set_device",
-    "set_device_index",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "synchronize",
@@ -43,11 +43,40 @@ NOTHING = [
 BYTES = ["max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"]
 
 
+class ChosenGpu:
+    """Which of the pretended GPUs the script asked for last; None before it asks for one."""
+
+    index: int | None = None
+
+    def note(self, index: int | None) -> None:
+        """A script without a number means the current GPU, which is the first one unless it chose another."""
+        if index is not None:
+            self.index = index
+        elif self.index is None:
+            self.index = 0
+
+    def name(self) -> str:
+        """The name of this GPU among all of the host, or "cpu"."""
+        if self.index is None:
+            return "cpu"
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        number = visible[self.index] if self.index < len(visible) else ""
+        return f"cuda:{number or self.index}"
+
+
+CHOSEN = ChosenGpu()
+
+
 def on_cpu(value: Any) -> Any:
     """The CPU for a device of the pretended GPU, and every other value as it is."""
-    if isinstance(value, torch.device):
-        return CPU if value.type == "cuda" else value
-    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+    if isinstance(value, torch.device) and value.type == "cuda":
+        CHOSEN.note(value.index)
+        return CPU
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        number = value.partition(":")[2]
+        CHOSEN.note(int(number) if number.isdigit() else None)
+        return "cpu"
+    return value
 
 
 def _moved(args: Sequence, kwargs: dict) -> tuple[list, dict]:
@@ -69,13 +98,17 @@ class OnPretendedGpu(TorchFunctionMode):
             return func("cuda", *args) if type(args[0]) is int else func(*args, **(kwargs or {}))
         args, kwargs = _moved(args, kwargs or {})
         name = getattr(func, "__name__", "")
-        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+        if func is torch.Tensor.cuda:
+            CHOSEN.note(args[1] if len(args) > 1 and type(args[1]) is int else None)
+            return args[0]
+        if func is torch.Tensor.pin_memory:
             return args[0]
         if func is torch.Tensor.__format__ and not args[0].dim():
             return format(args[0].item(), args[1])  # PyTorch itself formats no fake tensor
         if func is torch.Tensor.record_stream:
             return None
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            CHOSEN.note(args[1])
             args[1] = CPU
         if name in IN_32_BITS and torch.is_autocast_enabled("cpu"):
             args = [_in_32_bits(each) for each in args]
@@ -98,10 +131,7 @@ def _answers() -> dict[str, Any]:
         "is_initialized": True,
         "is_bf16_supported": True,
         "is_current_stream_capturing": False,
-        "device_count": min(DEVICES, dist.get_world_size()),
-        "current_device": 0,
-        "current_device_index": 0,
-        "current_device_idx": 0,
+        "device_count": min(DEVICES, int(os.environ["WORLD_SIZE"])),
         "current_accelerator": torch.device("cuda"),
         "get_device_name": about.name,
         "get_device_properties": about,
@@ -115,10 +145,17 @@ def _answers() -> dict[str, Any]:
         **dict.fromkeys(BYTES, 0),
     }
     answers: dict[str, Any] = {name: _always(value) for name, value in values.items()}
+    answers |= dict.fromkeys(
+        ["current_device", "current_device_index", "current_device_idx"], lambda: CHOSEN.index or 0
+    )
     here = _always(contextlib.nullcontext())
     answers |= {"Event": StreamEvent, "Stream": Stream, "StreamContext": OnStream, "stream": OnStream}
     answers |= {"current_stream": lambda *_: CLOCK.stream, "default_stream": lambda *_: CLOCK.default}
-    return answers | {"device": here, "device_index": here}
+    return answers | {"device": here, "device_index": here, "set_device": _choose, "set_device_index": _choose}
+
+
+def _choose(device: Any) -> None:
+    on_cpu(torch.device(device))  # a number means a GPU
 
 
 def _always(value: Any) -> Callable:
@@ -144,10 +181,27 @@ def _cast_there(arguments: dict[str, Any]) -> None:
             arguments["dtype"] = torch.float16  # what CUDA casts to
 
 
+def _not_pinned(arguments: dict[str, Any]) -> None:
+    arguments.pop("pin_memory", None)
+
+
 def _in_this_process(arguments: dict[str, Any]) -> None:
     arguments["num_workers"] = 0
-    for name in ("pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
         arguments.pop(name, None)
+
+
+def _without_devices(arguments: dict[str, Any]) -> None:
+    """DDP takes no devices for a model on the CPU."""
+    arguments.pop("device_ids", None)
+    arguments.pop("output_device", None)
+
+
+def _of_gloo(arguments: dict[str, Any]) -> None:
+    """A process group of NCCL's becomes one of gloo's."""
+    if "nccl" in str(arguments.get("backend")):
+        arguments["backend"] = "gloo"
+    arguments.pop("device_id", None)
 
 
 def _mesh_there(arguments: dict[str, Any]) -> None:
@@ -159,8 +213,12 @@ def _compiled(model: Any = None, **_) -> Any:
 
 
 @contextlib.contextmanager
-def pretended_gpu() -> Iterator[None]:
-    """Within this context, a script finds a GPU, and what it asks of this GPU happens on the CPU."""
+def pretended_gpu(values: bool = True) -> Iterator[None]:
+    """Within this context, a script finds a GPU, and what it asks of this GPU happens on the CPU.
+
+    values: whether tensors have any. Without them, no checkpoint is saved, the steps of a GradScaler are never skipped,
+    and batches are loaded in this process.
+    """
     answers = _answers()
     parse_to: Callable = torch._C._nn._parse_to
 
@@ -173,7 +231,11 @@ def pretended_gpu() -> Iterator[None]:
 
     def parse(*args, **kwargs):
         words, named = _moved(args, kwargs)
-        return parse_to(*[CPU if type(each) is int else each for each in words], **named)
+        for place, each in enumerate(words):
+            if type(each) is int:
+                CHOSEN.note(each)
+                words[place] = CPU
+        return parse_to(*words, **named)
 
     places = [(module, name) for module in (torch.cuda, torch.accelerator) for name in answers if hasattr(module, name)]
     patches = [mock.patch.object(module, name, answers[name]) for module, name in places]
@@ -182,18 +244,31 @@ def pretended_gpu() -> Iterator[None]:
         mock.patch.object(torch, "compile", _compiled),
         mock.patch.object(torch, "Generator", GeneratorOnCpu),
         mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
-        mock.patch.object(torch, "save"),  # which would replace a checkpoint by one without values
         mock.patch.object(torch, "set_default_device"),
         mock.patch.object(torch.amp.autocast, "__init__", _changed(torch.amp.autocast.__init__, _cast_there)),
-        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step),
-        mock.patch.object(DataLoader, "__init__", _changed(DataLoader.__init__, _in_this_process)),
+        mock.patch.object(DataLoader, "__init__", _changed(DataLoader.__init__, _not_pinned)),
+        mock.patch.object(DDP, "__init__", _changed(DDP.__init__, _without_devices)),
+        mock.patch.object(dist, "init_process_group", _changed(dist.init_process_group, _of_gloo)),
+        mock.patch.object(dist, "new_group", _changed(dist.new_group, _of_gloo)),
         mock.patch.object(DeviceMesh, "__init__", _changed(DeviceMesh.__init__, _mesh_there)),
         mock.patch.object(dist, "is_nccl_available", _always(True)),
     ]
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
+        if not values:
+            stack.enter_context(_without_values())
         stack.enter_context(mode)
+        yield
+
+
+@contextlib.contextmanager
+def _without_values() -> Iterator[None]:
+    with (
+        mock.patch.object(torch, "save"),  # which would replace a checkpoint by one without values
+        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step),
+        mock.patch.object(DataLoader, "__init__", _changed(DataLoader.__init__, _in_this_process)),
+    ):
         yield
 
 
