@@ -1,5 +1,11 @@
 """Right answers to the exercises of 06c beside the solutions, and wrong ones beside the known mistakes."""
 
+from lessons.fitting_more.judge import COPY
+
+CLEAR = "master.grad = None"
+FLOAT = "weight.grad.float()"
+STEP = "self.optimizer.step()"
+
 RIGHT = {
     "backward_again": {
         "all gradients at once": [
@@ -15,7 +21,29 @@ RIGHT = {
         "as a sum of products": [
             ("y.backward(gradient)", "with torch.enable_grad(): loss = (y * gradient).sum()\n    loss.backward()")
         ],
-    }
+    },
+    "MasterWeights": {
+        "the optimizer drops the gradients": [(CLEAR, "pass"), (STEP, f"{STEP}; self.optimizer.zero_grad()")],
+        "without data": [(COPY, "with torch.no_grad(): weight.copy_(master)")],
+        "a new tensor": [(COPY, "weight.data = master.detach().bfloat16()")],
+        "another word for fp32": [(FLOAT, "weight.grad.to(master.dtype)")],
+        "all at once": """
+            class MasterWeights:
+                def __init__(self, weights, make_optimizer):
+                    self.weights = list(weights)
+                    self.masters = [w.detach().float().requires_grad_() for w in self.weights]
+                    self.optimizer = make_optimizer(self.masters)
+
+                @torch.no_grad()
+                def step(self):
+                    for number, weight in enumerate(self.weights):
+                        self.masters[number].grad = torch.empty_like(self.masters[number]).copy_(weight.grad)
+                    self.optimizer.step()
+                    torch._foreach_copy_(self.weights, self.masters)
+                    for tensor in self.weights + self.masters:
+                        tensor.grad = None
+            """,
+    },
 }
 WRONG = {
     "backward_again": {
@@ -24,5 +52,15 @@ WRONG = {
             "One forward pass of the block is enough",
         ),
         "returns nothing": ([("return x.grad", "return None")], "it returned nothing"),
-    }
+    },
+    "MasterWeights": {
+        "no step": ([(STEP, "pass")], "take the optimizer's step, and round"),
+        "gradients in bf16": ([(FLOAT, "weight.grad")], "takes a gradient in fp32"),
+        "rounds down": ([(COPY, "weight.data.copy_(0.999 * master.detach())")], "where"),
+        "gradients at the wrong place": ([("master.grad = weight.grad.float()", "pass")], "give each master"),
+        "keeps a copy": (
+            [(COPY, f"{COPY}; self.optimizer.state[master]['copy'] = master.detach().clone()")],
+            "bytes after a step",
+        ),
+    },
 }
