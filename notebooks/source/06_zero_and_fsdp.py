@@ -14,7 +14,6 @@
 # %%
 import pandas as pd
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import predict, profile, ranks, take_home
@@ -103,7 +102,6 @@ team = ranks.start(sizes.ranks)
 # %%ranks
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from lessons import zero_and_fsdp as lesson
@@ -230,6 +228,9 @@ lesson.by_hand.train(Zero2)
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
 # order. If one rank skips a parameter, its next gradient is added to another parameter's. MPI raises an error if their lengths
 # differ. If not, the weights are silently wrong.
+#
+# Each hook of `Zero2` also waits for the other ranks. FSDP's hooks don't, because they start a reduce-scatter with `async_op=True`,
+# as your hooks in [05](05_ddp.ipynb) start an allreduce.
 #
 # ## Stage 3
 #
@@ -701,79 +702,6 @@ lesson.check.by_owner(by_owner)
 # Two collectives remain of sixteen, and a rank sends each of its rows once and receives it once. In a real model, deal out the
 # matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., does the same with ZeRO-1.)
 #
-# ## Deeper: send while you compute
-#
-# In `Zero2`, every hook waits for the other ranks. In DDP and FSDP it doesn't, and yours won't, either:
-# `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and
-# returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
-#
-# ### Exercise 5 (hard): stage 2 that overlaps
-#
-# With this class, your gradients travel while the backward pass continues. `__init__` and `step` are those of `Zero2`. Write
-# `reduce`, which starts a reduce-scatter, never waits for another rank, and drops `p.grad`. And write `finish`, which is called
-# before the step, waits for all reduce-scatters, and leaves the mean gradient in each shard's `.grad`.
-#
-# <details><summary>Hint 1</summary>
-#
-# Where will you keep the handles? And what else has to stay alive until the message has arrived?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# In `reduce`: `part = torch.empty_like(self.shards[p])`, start, then append `(p, part, gradient, handle)` to `self.pending`. In
-# `finish`: for each of them `handle.wait()`, then `self.shards[p].grad = part / dist.get_world_size()`. Empty the list at the
-# end.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of OverlappedZero2.reduce}
-# {solution of OverlappedZero2.finish}
-#
-# </details>
-
-
-# %%
-class OverlappedZero2(lesson.by_hand.ReducedInBackward):
-    """Stage 2 whose reduce-scatters travel while the backward pass continues."""
-
-    # <solution>
-    def reduce(self, p):
-        gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
-        part = torch.empty_like(self.shards[p])
-        handle = dist.reduce_scatter_single(part, gradient, async_op=True)
-        self.pending.append((p, part, gradient, handle))
-        p.grad = None
-
-    def finish(self):
-        for p, part, _, handle in self.pending:
-            handle.wait()
-            self.shards[p].grad = part / self.comm.size
-        self.pending.clear()
-
-    # <stub>
-    # def reduce(self, p):
-    #     gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
-    #     raise NotImplementedError("your code here")
-    #
-    # def finish(self):
-    #     raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.OverlappedZero2(OverlappedZero2)
-
-# %%
-team.push(OverlappedZero2=lesson.check.written(OverlappedZero2))
-
-# %%
-# %%ranks
-print(
-    f"weights differ by {lesson.by_hand.train(OverlappedZero2).distance:.3%} from "
-    "those of one process"
-)
-
-# %% [markdown]
 # ## Deeper: the other names that you'll hear
 #
 # | name | where it stands today |

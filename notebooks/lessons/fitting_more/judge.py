@@ -72,12 +72,12 @@ def play_masters(make: Callable, comm) -> Iterator[tuple]:
         weights = torch.cat([p.detach().float().flatten() for p in model.parameters()])
         states.append((masters, weights, by_hand.live_bytes(model, training.optimizer)))
     for step, (masters, _, _) in enumerate(states, 1):
-        yield "the optimizer moves the masters, by all of each step", masters, f"after step {step}, as a master"
+        yield "the optimizer moves the masters, by all of each step", masters, f"for the masters after step {step}"
     for step, (_, weights, _) in enumerate(states, 1):
-        yield "the network's weights are the masters, rounded to bf16", weights, f"after step {step}, as a weight"
-    for kind in ("parameters", "gradients", "optimizer"):
-        observed = f"bytes after a step: {states[-1][-1]}."
-        yield "no more bytes are kept than those of weights, masters and optimizer", states[-1][-1][kind], observed
+        yield "the network's weights are the masters, rounded to bf16", weights, f"for the weights after step {step}"
+    held = states[-1][-1]
+    text = "no more bytes are kept than those of weights, masters and optimizer"
+    yield text, held, f"bytes after a step: {held}."
 
 
 COPY = "weight.data.copy_(master.detach())"

@@ -1,14 +1,12 @@
-"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 3 of ZeRO, stage 3 that looks ahead, a matrix that its owner
-computes, and stage 2 that overlaps messages."""
+"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 3 of ZeRO, stage 3 that looks ahead, and a matrix that its
+owner computes."""
 
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.exercises.judge import own_or_solution
@@ -20,12 +18,10 @@ from workshop_lib.training.memory import storage_bytes
 from workshop_lib.training.optimizers import orthogonal
 
 from lessons.ddp import process_group
-from lessons.ddp.judge_own_ddp import last_rank_late
 from lessons.zero_and_fsdp import by_hand
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3
-SENDS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 
 
@@ -265,114 +261,37 @@ by_owner = played(
 )
 
 
-class _Sending:
-    """Records each call of the collectives that a learner may use, and whether somebody waits for it."""
+def passes_of(make: Callable, layers: int) -> Iterator[tuple[list[int], list[tuple]]]:
+    """Gather the layers of a network forward and backward, twice. Each pass: its layers in order, and its events.
 
-    def __init__(self):
-        self.in_backward = False
-        self.sent: list[tuple[bool, bool]] = []  # whether it's a reduce-scatter, and ran in the backward pass
-        self.handles: list[mock.Mock] = []  # each one records whether somebody has waited for it
-
-    def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
-        self.sent.append((name != "all_reduce", self.in_backward))
-        self.handles.append(mock.Mock(wraps=send(*arguments, async_op=True, **options)))
-        if async_op:
-            return self.handles[-1]
-        self.handles[-1].wait()
-        return None
-
-    def patched(self):
-        recorded: dict[str, Any] = {name: functools.partial(self.recorded, name, getattr(dist, name)) for name in SENDS}
-        return mock.patch.multiple(dist, **recorded)
-
-
-def play_overlapped(make: Callable, comm) -> Iterator[tuple]:
-    """Train a few steps. The last rank starts its backward pass late, so a hook that waits for it shows."""
-    model = network()
-    sending = _Sending()
-    zero = make(model, CountingComm(comm), make_sgd)
-    weights = []
-    stood_still = False
-    with sending.patched():
-        for step in range(STEPS):
-            zero.optimizer.zero_grad()
-            sending.in_backward = True
-            stood_still |= last_rank_late(comm, functools.partial(backward, model, [batch(comm.rank, step)]))
-            sending.in_backward = False
-            kept_whole = sum(p.grad is not None for p in model.parameters())
-            zero.step()
-            waited = all(handle.wait.called for handle in sending.handles)
-            for handle in sending.handles:
-                handle.wait()  # a class that doesn't wait must not disturb the next step with its messages
-            weights.append(weights_of(model))
-            if any(comm.allgather(stood_still)):
-                break
-    parameters = len(list(model.parameters()))
-    observed = f"rank {comm.rank} sent {len(sending.sent)} messages for {parameters} parameters in {STEPS} steps."
-    sent = sending.sent[:parameters]
-    yield "each gradient is sent in the backward pass, by a reduce-scatter of its own", sent, observed, IN_REDUCE
-    observed = "the backward pass stood still until the last rank had sent."
-    advice = "Pass `async_op=True`, and wait in `finish`."
-    yield "each is started, and no hook waits for other ranks", stood_still, observed, advice
-    yield "no whole gradient is left after the backward pass", kept_whole
-    yield "`finish` waits until everything has arrived", waited
-    yield "the first step is that of one process with the global batch", weights[0]
-    advice = "Is `self.pending` empty at the end of `finish`?"
-    yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
-
-
-IN_REDUCE = "Start one `dist.reduce_scatter_single(part, gradient, async_op=True)` in each call of `reduce`."
-SEND = "dist.reduce_scatter_single(part, gradient, async_op=True)"
-OverlappedZero2 = played(
-    "OverlappedZero2",
-    NOTEBOOK,
-    play_overlapped,
-    [
-        Edit(
-            "an allreduce sends every shard to everyone, twice the bytes: `dist.reduce_scatter_single` is enough.",
-            (SEND, "dist.all_reduce(gradient, async_op=True)"),
-        ),
-        Edit(
-            "the whole gradients are still there after the backward pass. Drop each with `p.grad = None` in `reduce`.",
-            ("p.grad = None", "pass"),
-        ),
-        Edit(
-            "messages were still on their way when `finish` returned: call `wait()` on every handle.",
-            ("handle.wait()", "pass"),
-        ),
-    ],
-    rounding=1e-9,  # all numbers are float64
-    ready=ready,
-    grouped=process_group.alone,
-    stuck="every rank must start the same reduce-scatters in the same order, one for every parameter.",
-    unknown="does `self.shards[p].grad` hold the part that arrived, divided by the number of ranks?",
-)
+    An event is "start", "wait" or "compute", and the number of a layer.
+    """
+    events: list[tuple] = []
+    lookahead = make(lambda layer: events.append(("start", layer)), lambda layer: events.append(("wait", layer)))
+    forward = list(range(layers))
+    for order in (forward, forward[::-1]) * 2:
+        events.clear()
+        for layer, following in zip(order, [*order[1:], None], strict=True):
+            lookahead.enter(layer, following)
+            events.append(("compute", layer))
+        yield order, list(events)
 
 
 def play_lookahead(make: Callable, comm) -> Iterator[tuple]:
-    """Gather the layers of a network of four layers, and of one, forward and backward, twice."""
-    known, calls, ahead = [], [], []  # one list for each property
-    for layers in (4, 1):
-        events: list[tuple[str, Any]] = []  # "start", "wait" or "compute", and the number of a layer
-        lookahead = make(
-            lambda layer, to=events: to.append(("start", layer)), lambda layer, to=events: to.append(("wait", layer))
-        )
-        for number in range(4):
-            events.clear()
-            order = [*range(layers)][:: -1 if number % 2 else 1]
-            for layer, following in zip(order, [*order[1:], None], strict=True):
-                lookahead.enter(layer, following)
-                events.append(("compute", layer))
-            known.append(("only layers are gathered", {layer for _, layer in events} == set(order)))
-            for layer in order:
-                of_layer = list(dict.fromkeys(name for name, of in events if of == layer))
-                observed = f"layer {layer} of {layers}: {', '.join(of_layer)}."
-                calls.append(("each layer is started, then waited for, and then it computes", of_layer, observed))
-            for layer, following in zip(order, order[1:], strict=False):
-                before = sorted({name for name, of in events[: events.index(("compute", layer))] if of == following})
-                observed = f"before layer {layer} computes, the next layer's calls are {before}."
-                ahead.append(("meanwhile, the next layer is on its way, and not waited for yet", before, observed))
-    yield from known + calls + ahead
+    """Gather the layers of a network of four layers, and of one."""
+    passes = [*passes_of(make, 4), *passes_of(make, 1)]
+    for order, events in passes:
+        yield "only layers are gathered", {layer for _, layer in events} == set(order)
+    for order, events in passes:
+        for layer in order:
+            of_layer = list(dict.fromkeys(name for name, of in events if of == layer))
+            observed = f"layer {layer} of {len(order)}: {', '.join(of_layer)}."
+            yield "each layer is started, then waited for, and then it computes", of_layer, observed
+    for order, events in passes:
+        for layer, following in itertools.pairwise(order):
+            before = sorted({name for name, of in events[: events.index(("compute", layer))] if of == following})
+            observed = f"before layer {layer} computes, the next layer's calls are {before}."
+            yield "meanwhile, the next layer is on its way, and not waited for yet", before, observed
 
 
 IF_MORE = "if following is not None:"

@@ -27,22 +27,7 @@ RIGHT = {
         "without data": [(COPY, "with torch.no_grad(): weight.copy_(master)")],
         "a new tensor": [(COPY, "weight.data = master.detach().bfloat16()")],
         "another word for fp32": [(FLOAT, "weight.grad.to(master.dtype)")],
-        "all at once": """
-            class MasterWeights:
-                def __init__(self, weights, make_optimizer):
-                    self.weights = list(weights)
-                    self.masters = [w.detach().float().requires_grad_() for w in self.weights]
-                    self.optimizer = make_optimizer(self.masters)
-
-                @torch.no_grad()
-                def step(self):
-                    for number, weight in enumerate(self.weights):
-                        self.masters[number].grad = torch.empty_like(self.masters[number]).copy_(weight.grad)
-                    self.optimizer.step()
-                    torch._foreach_copy_(self.weights, self.masters)
-                    for tensor in self.weights + self.masters:
-                        tensor.grad = None
-            """,
+        "all gradients at the end": [("weight.grad = None", "pass"), (CLEAR, "master.grad = weight.grad = None")],
     },
 }
 WRONG = {
@@ -58,9 +43,5 @@ WRONG = {
         "gradients in bf16": ([(FLOAT, "weight.grad")], "takes a gradient in fp32"),
         "rounds down": ([(COPY, "weight.data.copy_(0.999 * master.detach())")], "where"),
         "gradients at the wrong place": ([("master.grad = weight.grad.float()", "pass")], "give each master"),
-        "keeps a copy": (
-            [(COPY, f"{COPY}; self.optimizer.state[master]['copy'] = master.detach().clone()")],
-            "bytes after a step",
-        ),
     },
 }

@@ -1,13 +1,12 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from lessons.zero_and_fsdp.judge import FILL, FREE, GATHER, IF_MORE, REDUCE, SEND, SEND_SHARDS
+from lessons.zero_and_fsdp.judge import FILL, FREE, GATHER, IF_MORE, REDUCE, SEND_SHARDS
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
 EMPTY = "whole = torch.empty_like(self.weights[layer])"
+IMPORT = "import torch.distributed as dist"
 RESIZE = "flat.untyped_storage().resize_"
-WAIT = "handle.wait()"
-LOOP = "for p, part, _, handle in self.pending:"
 START, WAIT_FOR, START_MORE = "self.start(layer)", "self.wait(layer)", "self.start(following)"
 
 RIGHT = {
@@ -28,7 +27,7 @@ RIGHT = {
         ],
         "MPI's Allgather": [(SEND_SHARDS, "self.comm.Allgather(self.shards[layer].detach().numpy(), whole.numpy())")],
         "Allgather in place": [(SEND_SHARDS, "from mpi4py import MPI; self.comm.Allgather(MPI.IN_PLACE, whole)")],
-        "PyTorch's allgather": [(SEND_SHARDS, "dist.all_gather_single(whole, self.shards[layer].detach())")],
+        "PyTorch's allgather": [(SEND_SHARDS, f"{IMPORT}; dist.all_gather_single(whole, self.shards[layer].detach())")],
         "into the layer's own memory": """
             class Zero3(lesson.by_hand.GatheredByLayer):
                 def watch(self, layer):
@@ -41,7 +40,7 @@ RIGHT = {
                 def gather(self, layer):
                     flat = self.weights[layer]
                     flat.untyped_storage().resize_(flat.nbytes)
-                    dist.all_gather_single(flat, self.shards[layer].detach())
+                    torch.distributed.all_gather_single(flat, self.shards[layer].detach())
 
                 def drop(self, layer):
                     for p in self.parameters[layer]:
@@ -51,14 +50,6 @@ RIGHT = {
     "by_owner": {
         "in one piece for each": [(").split([len(each) for each in shards])", ").chunk(comm.size)")],
         "from the owner to all": [("comm.scatter(parts, root=owner)", "comm.bcast(parts, root=owner)[comm.rank]")],
-    },
-    "OverlappedZero2": {
-        "all waits first": [(LOOP, f"[handle.wait() for *_, handle in self.pending]\n        {LOOP}")],
-        "divided before": [
-            ("(part, gradient,", "(part, gradient / self.comm.size,"),
-            ("part / self.comm.size", "part"),
-        ],
-        "PyTorch's older name": [("reduce_scatter_single", "reduce_scatter_tensor")],
     },
     "Lookahead": {
         "waits, then starts the next": [
@@ -112,18 +103,6 @@ WRONG = {
                 (FILL, "pass"),
             ],
             "memory that `numpy()` has lent",
-        ),
-    },
-    "OverlappedZero2": {
-        "sends in finish": (
-            [(f"handle = {SEND}", "handle = None"), (LOOP, LOOP.replace("_", "gradient")), (WAIT, f"{SEND}.wait()")],
-            "in each call of `reduce`",
-        ),
-        "blocks": ([(", async_op=True", ""), (WAIT, "pass")], "pass `async_op=True`"),
-        # Without emptying the list, the first step's gradients come last.
-        "keeps the list": (
-            [(LOOP, LOOP.replace("self.pending", "reversed(self.pending)")), ("self.pending.clear()", "pass")],
-            "Is `self.pending` empty",
         ),
     },
 }
