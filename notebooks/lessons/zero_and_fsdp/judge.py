@@ -14,7 +14,7 @@ from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.exercises.play import Edit, played
 from workshop_lib.training.collectives.counting import CountingComm
 from workshop_lib.training.collectives.traffic import Traffic
-from workshop_lib.training.memory import storage_bytes
+from workshop_lib.training.memory import storage_bytes, tensors
 from workshop_lib.training.optimizers import orthogonal
 
 from lessons.ddp import process_group
@@ -42,14 +42,20 @@ def play_zero1(make: Callable, comm) -> Iterator[tuple]:
     zero = make(model, counting, make_sgd)
     weights = []  # after each step
     before = counting.bytes_sent
+    traffic = Traffic()
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
         backward(model, [batch(comm.rank, step)])
-        zero.step()
+        with traffic:
+            zero.step()
         weights.append(weights_of(model))
-    sent_bytes = (counting.bytes_sent - before) / STEPS
+    by_allreduce = 2 * (comm.size - 1) / comm.size * traffic.handed_bytes["allreduce"]
+    sent_bytes = (counting.bytes_sent - before + traffic.sharded_bytes_sent + by_allreduce) / STEPS
 
-    advice = "Does the shard have the mean gradient in its `.grad` before `self.optimizer.step()`?"
+    advice = (
+        "Does the shard have the mean gradient in its `.grad` before `self.optimizer.step()`, and does an allgather "
+    )
+    advice += "of `self.weights` come last?"
     yield FIRST_STEP, weights[0], "after one step", advice
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
     yield ALL_STEPS, weights[-1], f"after {STEPS} steps", advice
@@ -60,9 +66,9 @@ def play_zero1(make: Callable, comm) -> Iterator[tuple]:
     advice = "Make the optimizer for the shards, not for the model's parameters."
     yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
     due_bytes = 2 * (comm.size - 1) * shard_bytes  # as an allreduce (Patarasuk and Yuan 2009)
-    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and should send {due_bytes}."
+    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and {due_bytes} are enough."
     advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends no more bytes than an allreduce", sent_bytes, observed, advice
+    yield "a step sends no more bytes than an allreduce", max(sent_bytes, due_bytes), observed, advice
 
 
 FIRST_STEP = "the first step is that of one process with the global batch"
@@ -86,15 +92,20 @@ Zero1 = played(
     ],
     rounding=1e-9,  # all numbers are float64
     ready=ready,
+    grouped=process_group.alone,
     stuck=SAME_CALLS,
-    raised={"truncate": SAME_CALLS},
+    raised={
+        "truncate": SAME_CALLS,
+        "has no attribute 'copy'": "`lesson.ring` takes NumPy arrays: `gradient.numpy()`.",
+        "to be a Tensor": "a gradient is a tensor: `torch.from_numpy(array)`.",
+    },
 )
 
 
-def shards_in_place(weights: Sequence[torch.Tensor], shards: Sequence[torch.Tensor]) -> list[int]:
-    """The ranks whose shards are where they belong in a layer's weights. None are if the weights aren't in memory."""
+def shards_in_place(weights: Sequence[torch.Tensor], shards: Sequence[torch.Tensor]) -> list[int] | None:
+    """The ranks whose shards are where they belong in a layer's weights. None if the weights aren't in memory."""
     if not storage_bytes(weights):
-        return []
+        return None
     flat = torch.cat([each.flatten() for each in weights])
     right = torch.cat(list(shards))[: len(flat)]
     parts = zip(flat.split(len(shards[0])), right.split(len(shards[0])), strict=True)
@@ -122,8 +133,8 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
         for number, layer in enumerate(layers, 1):
             zero.gather(layer)
             of_ranks = shards_in_place(views[layer], comm.allgather(zero.shards[layer].detach()))
-            observed = f"after `gather`, layer {number} on rank {comm.rank} has "
-            observed += f"the shards of ranks {of_ranks} in place." if of_ranks else "no shard in place."
+            has = "no memory" if of_ranks is None else f"the shards of these ranks in place: {of_ranks}"
+            observed = f"after `gather`, layer {number} on rank {comm.rank} has {has}."
             yield text, of_ranks, observed, ADVICE[text]
 
     def dropped() -> list[int]:
@@ -144,6 +155,9 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
             shard.mul_(2 / scale)  # an optimizer's step
     yield from gathered(WHOLE_AGAIN)
     dropped()
+    kept = storage_bytes(tensors(vars(zero))) - sum(shard_bytes)
+    observed = f"after `drop`, the class still keeps {kept} bytes in its attributes, besides the shards."
+    yield KEEPS_NOTHING, kept < comm.size * min(shard_bytes), observed, ADVICE[KEEPS_NOTHING]
 
     recorder.clear()
     before = counting.bytes_sent
@@ -163,13 +177,15 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
     due_bytes = 3 * (comm.size - 1) * sum(shard.nbytes for shard in zero.shards.values())
     observed = f"a rank sends {sent_bytes:.0f} bytes, and {due_bytes} are enough."
     advice = "`gather` needs one allgather of the layer's weights, with the same type of numbers."
-    yield "both passes send no more bytes than a reduce-scatter and two allgathers", sent_bytes, observed, advice
+    text = "both passes send no more bytes than a reduce-scatter and two allgathers"
+    yield text, max(sent_bytes, due_bytes), observed, advice
 
 
 WHOLE = "`gather` brings a layer's whole weights into the memory that the layer uses"
 WHOLE_AGAIN = "`gather` takes the shards as they are after an optimizer's step"
 DROPS = "`drop` frees this memory"
 KEEPS_SHARDS = "`drop` keeps this rank's shard"
+KEEPS_NOTHING = "after `drop`, nothing but shards is in memory"
 OTHERS = "`gather` leaves the other layers alone"
 ADVICE = {
     WHOLE: "put this rank's shard at its place in a new array, fill in the others' by an allgather, and then fill "
@@ -178,11 +194,16 @@ ADVICE = {
     DROPS: "The layer's parameters are views of `self.weights[layer]`, so its memory stays until you free it: "
     "`lesson.by_hand.free(self.weights[layer])`.",
     KEEPS_SHARDS: "No other rank has this shard: free `self.weights[layer]` alone.",
+    KEEPS_NOTHING: "A copy of whole weights takes as much memory as the weights. Let it go when `gather` returns.",
     OTHERS: "Each call of `gather` brings in the layer that it's called for, and no other.",
 }
 RAISED = {
-    "not resizable": "memory that `numpy()` has lent can't be freed any more, so don't call it on "
-    "`self.weights[layer]`: gather into a new array.",
+    "not resizable": "memory that `numpy()` has lent can't be freed any more. Gather into a new array, and free "
+    "`self.weights[layer]`, of which nobody has asked for `numpy()`.",
+    "SIGSEGV": "Python crashes if it reads or writes an array that has been freed. First give `self.weights[layer]` "
+    "its memory back: `lesson.by_hand.fill(self.weights[layer], whole)`.",
+    "out of bounds for storage of size 0": "this array has been freed. `lesson.by_hand.fill` gives it new memory.",
+    "NoneType": "`lesson.ring.allgather` fills its array in place, and returns nothing.",
     "requires grad": "`self.shards[layer]` is a parameter, and `self.shards[layer].detach()` its numbers alone.",
     "must match the size": "the layer's array is as long as the shards of all ranks together: gather into an array of "
     "this length.",

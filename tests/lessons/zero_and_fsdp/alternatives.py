@@ -6,6 +6,8 @@ STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
 EMPTY = "whole = torch.empty_like(self.weights[layer])"
 IMPORT = "import torch.distributed as dist"
+MINE = "lesson.ring.part(len(gradient), self.comm.rank, self.comm.size)"
+PLACE_SHARD = "whole[mine] = self.shards[layer].detach()"
 RESIZE = "flat.untyped_storage().resize_"
 START, WAIT_FOR, START_MORE = "self.start(layer)", "self.wait(layer)", "self.start(following)"
 
@@ -14,7 +16,12 @@ RIGHT = {
         "divided before": [
             (REDUCE, "total = lesson.ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
             (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
-        ]
+        ],
+        "PyTorch's collectives": [
+            (REDUCE, f"{IMPORT}; total = torch.empty_like(self.shard); dist.reduce_scatter_single(total, gradient)"),
+            (GRADIENT_1, "self.shard.grad = total / self.comm.size"),
+            (GATHER, "dist.all_gather_single(self.weights, self.shard.detach())"),
+        ],
     },
     "Zero3": {
         "memory by hand": [
@@ -28,6 +35,14 @@ RIGHT = {
         "MPI's Allgather": [(SEND_SHARDS, "self.comm.Allgather(self.shards[layer].detach().numpy(), whole.numpy())")],
         "Allgather in place": [(SEND_SHARDS, "from mpi4py import MPI; self.comm.Allgather(MPI.IN_PLACE, whole)")],
         "PyTorch's allgather": [(SEND_SHARDS, f"{IMPORT}; dist.all_gather_single(whole, self.shards[layer].detach())")],
+        "a list of parts": [
+            (
+                EMPTY,
+                f"{EMPTY}; {IMPORT}; parts = [torch.empty_like(self.shards[layer]) for _ in range(self.comm.size)]",
+            ),
+            (PLACE_SHARD, "dist.all_gather(parts, self.shards[layer].detach())"),
+            (SEND_SHARDS, "whole = torch.cat(parts)"),
+        ],
         "into the layer's own memory": """
             class Zero3(lesson.by_hand.GatheredByLayer):
                 def watch(self, layer):
@@ -73,6 +88,12 @@ WRONG = {
             [(STEP, f"{STEP}; self.optimizer.state[0] = {{0: torch.zeros_like(self.weights)}}")],
             "Make the optimizer for the shards",
         ),
+        "an allreduce": (
+            [(REDUCE, f"{IMPORT}; dist.all_reduce(gradient); total = gradient.numpy()[{MINE}]")],
+            "One reduce-scatter of the gradients",
+        ),
+        "a tensor for the ring": ([("gradient.numpy()", "gradient")], "`lesson.ring` takes NumPy arrays"),
+        "an array as gradient": ([(GRADIENT_1, "self.shard.grad = total / self.comm.size")], "a gradient is a tensor"),
         "gathers gradients, too": (
             [(REDUCE, f"{REDUCE}; lesson.ring.allgather(self.comm, gradient.numpy())")],
             "One reduce-scatter of the gradients",
@@ -83,6 +104,9 @@ WRONG = {
             [(FREE, f"{FREE}; lesson.by_hand.free(self.shards[layer])")],
             "no other rank has this shard",
         ),
+        "own shard missing": ([(PLACE_SHARD, "pass")], "put this rank's shard at its place"),
+        "keeps a copy": ([(FILL, f"{FILL}; vars(self)[str(layer)] = whole")], "a copy of whole"),
+        "takes what the ring returns": ([(SEND_SHARDS, f"whole = {SEND_SHARDS}")], "and returns nothing"),
         "never filled": ([(FILL, "pass")], "A new array doesn't reach them"),
         "never dropped": ([(FREE, "pass")], "so its memory stays until you free it"),
         "gathered once": (
