@@ -192,8 +192,8 @@ print(
 )
 
 # %% [markdown]
-# Nobody asked DeepSpeed to clip, and it prints no warning. The third fault shows only at the end of the first epoch: rank 0 waits in
-# `save_checkpoint` for the other ranks, which never call it.
+# Nobody asked DeepSpeed to clip. If a gradient is longer than this norm, DeepSpeed shortens it, and prints no warning. The third
+# fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks, which never call it.
 #
 # ### Exercise 2 (warm-up): write one
 #
