@@ -88,10 +88,10 @@ colleague = {
 #
 # The run has three faults, and DeepSpeed reports only one of them when the run starts. Can you see all three?
 #
-# With `problems`, you find them in any run before it starts. Its configuration gives both batch sizes, and possibly the
-# accumulation steps. `saving_ranks` lists the ranks that call `save_checkpoint`. Return a list of what is wrong: `"batch"` if the
-# sizes don't agree on this number of ranks, `"clipping"` if DeepSpeed's version decides about it, and `"saving"` if the run would
-# get stuck when it saves.
+# With `problems`, you find such faults in any run before it starts. The configuration gives both batch sizes, and possibly the
+# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree on this number of ranks, `"clipping"` if
+# it depends on DeepSpeed's version whether gradients are clipped, and `"saving"` if the run would get stuck when it saves. For a
+# run without faults, the list is empty.
 #
 # <details><summary>Hint 1: what to compare</summary>
 #
@@ -112,9 +112,9 @@ colleague = {
 
 # %%
 def problems(config, ranks, saving_ranks):
-    """What is wrong with a run: a list of "batch", "clipping" and "saving", or of some.
+    """The faults of a run: a list with any of "batch", "clipping" and "saving".
 
-    The list is empty if nothing is wrong.
+    `saving_ranks` are the ranks that call `save_checkpoint`.
     """
     # <solution>
     found = []
@@ -248,8 +248,8 @@ lesson.check.configuration(configuration)
 # Does your own configuration pass your own review, if every rank saves?
 
 # %%
-configuration = lesson.check.written(configuration)
-config = configuration(64 * team.n, team.n, largest_micro_batch=64, stage=3)
+write = lesson.check.written(configuration)
+config = write(64 * team.n, team.n, largest_micro_batch=64, stage=3)
 lesson.check.written(problems)(config, team.n, saving_ranks=range(team.n))
 
 # %% [markdown]
@@ -258,7 +258,7 @@ lesson.check.written(problems)(config, team.n, saving_ranks=range(team.n))
 # Now train with your configuration.
 
 # %%
-team.push(configuration=configuration, folder=folder)
+team.push(configuration=lesson.check.written(configuration), folder=folder)
 
 # %%
 guess = predict(

@@ -223,16 +223,16 @@ lesson.check.MasterWeights(MasterWeights)
 # the bytes before a step.
 
 # %%
-MasterWeights = lesson.check.written(MasterWeights)
+Masters = lesson.check.written(MasterWeights)
 weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-masters = MasterWeights([weight], lambda copies: torch.optim.SGD(copies, lr=1e-3))
+masters = Masters([weight], lambda copies: torch.optim.SGD(copies, lr=1e-3))
 for _ in range(100):
     weight.grad = -torch.ones_like(weight)
     masters.step()
 print(f"bf16 with your masters: {weight.item():.4f}")
 
 network = lesson.by_hand.perceptron().to(torch.bfloat16)
-masters = MasterWeights(network.parameters(), torch.optim.Adam)
+masters = Masters(network.parameters(), torch.optim.Adam)
 images, labels = lesson.by_hand.batch()
 for _ in range(2):
     cross_entropy(network(images.to(torch.bfloat16)).float(), labels).backward()
