@@ -379,18 +379,16 @@ for name, (dtype, scale) in formats.items():
 guess.compare(100 * (gradient.half() == 0).float().mean().item())
 
 # %% [markdown]
-# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss, and so all gradients, by a large
-# number. The order of the operations matters:
+# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, and so all gradients,
+# too. DDP and FSDP average these scaled gradients. What follows has to happen in this order:
 #
-# 1. Scale the loss, and run the backward pass. DDP and FSDP average *scaled* gradients meanwhile.
-# 2. Look for infinities and NaN in the averages. If there are any, all ranks skip this step and lower the scale. They agree,
-#    because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP a rank sees only shards, so the
-#    ranks share the result, as `torch.amp.GradScaler` does for DTensors.
-# 3. Divide the gradients by the scale, in fp32.
-# 4. Do whatever depends on the gradients' size, such as clipping them.
-# 5. Take the optimizer's step on the master weights.
+# 1. The ranks look for infinities and NaN in the averages. If there are any, all ranks skip this step and lower the scale. (Under
+#    DDP they agree, because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP a rank sees only
+#    shards, so `torch.amp.GradScaler` shares the result.)
+# 2. They divide the gradients by the scale, in fp32.
+# 3. They clip the gradients, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)), and step on the master weights.
 #
-# If you swap 3 and 4, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
+# If you swap 2 and 3, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
 #
 # Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
 # small that each tensor needs a scale of its own, or each block of 32 values (*MXFP8*). Blackwell GPUs even compute in 4 bits, in
