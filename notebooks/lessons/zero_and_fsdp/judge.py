@@ -98,6 +98,7 @@ Zero1 = played(
         "truncate": SAME_CALLS,
         "has no attribute 'copy'": "`lesson.ring` takes NumPy arrays: `gradient.numpy()`.",
         "to be a Tensor": "a gradient is a tensor: `torch.from_numpy(array)`.",
+        "float vs. double": "the check trains in float64: `torch.empty_like(self.shard)` has the type of the weights.",
     },
 )
 
