@@ -198,7 +198,7 @@ lesson.by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# enlarges rounding errors: its first steps have the same length, however small a gradient is.)
+# enlarges rounding errors, because a weight's first step is equally long, however small its gradient is.)
 # PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce,
 # and then the weights.
 #

@@ -181,7 +181,7 @@ except AssertionError as error:
     print(f"DeepSpeed refuses: {error}")
 
 # %% [markdown]
-# That was the batch. With a batch that divides evenly, the run starts:
+# So DeepSpeed reports one fault, the batch. With a batch that divides evenly, the run starts:
 
 # %%
 # %%ranks --timeout 120
