@@ -350,11 +350,16 @@ print(
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
 #
-# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Check which of the perceptron's
-# gradients each format can hold.
+# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Take the gradients of the perceptron,
+# after 32 steps of training.
 
 # %%
-guess = predict("How many of 100 gradients become 0 in fp16?", low=0, high=100)
+guess = predict(
+    "How many percent of the gradients lose precision or become 0 in fp16?",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
@@ -376,7 +381,8 @@ for name, (dtype, scale) in formats.items():
         f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, "
         f"{cast.isinf().sum()} are too large"
     )
-guess.compare(100 * (gradient.half() == 0).float().mean().item())
+too_small = gradient.half().abs() < torch.finfo(torch.float16).tiny
+guess.compare(100 * too_small.float().mean().item())
 
 # %% [markdown]
 # A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, and so all gradients,
