@@ -202,7 +202,8 @@ RAISED = {
     "not resizable": "memory that `numpy()` has lent can't be freed any more. Gather into a new array, and free "
     "`self.weights[layer]`, of which nobody has asked for `numpy()`.",
     "SIGSEGV": "Python crashes if it reads or writes an array that has been freed. First give `self.weights[layer]` "
-    "its memory back: `lesson.by_hand.fill(self.weights[layer], whole)`.",
+    "its memory back: `lesson.by_hand.fill(self.weights[layer], whole)`. The new ranks know nothing until you run the "
+    "cells above with `%%ranks` or `team.push` again.",
     "out of bounds for storage of size 0": "this array has been freed. `lesson.by_hand.fill` gives it new memory.",
     "NoneType": "`lesson.ring.allgather` fills its array in place, and returns nothing.",
     "requires grad": "`self.shards[layer]` is a parameter, and `self.shards[layer].detach()` its numbers alone.",
