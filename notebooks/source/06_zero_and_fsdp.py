@@ -14,7 +14,6 @@
 # %%
 import pandas as pd
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import predict, profile, ranks, take_home
@@ -66,8 +65,9 @@ guess.compare(sum(one_process.values()) / parameters)
 
 # %% [markdown]
 # For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and
-# it takes half of these bytes. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs a
-# copy of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
+# it takes half of these bytes. Training in 16 bits is faster, but takes 16 bytes per parameter again: 2 for the weight, 2 for the
+# gradient, 8 for Adam, and 4 for a copy of the weight in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you
+# fit on one GPU? (When vendors say 80 GB of memory, they mean 80 GiB.)
 
 # %%
 for gib in (16, 40, 80):
@@ -103,7 +103,6 @@ team = ranks.start(sizes.ranks)
 # %%ranks
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from lessons import zero_and_fsdp as lesson
@@ -135,7 +134,8 @@ print(
 # this array. `self.shard` is a view, too, and the only part that this rank's optimizer knows.
 #
 # Write `step`, which the training loop calls after the backward pass. Afterwards every rank must hold the weights that one
-# process would have after a step with the global batch. Send no more bytes than an allreduce would.
+# process would have after a step with the global batch. Send no more bytes than an allreduce would. (The training loop clears
+# the gradients.)
 #
 # You have the two halves: `lesson.ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `lesson.ring.allgather(comm,
 # array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays, but `gradient` is a tensor.
@@ -197,7 +197,8 @@ team.push(Zero1=lesson.check.written(Zero1))
 lesson.by_hand.train(Zero1)
 
 # %% [markdown]
-# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding.
+# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
+# enlarges rounding errors, because a weight's first step is equally long, however small its gradient is.)
 # PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce,
 # and then the weights.
 #
@@ -228,8 +229,11 @@ lesson.by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
-# order. If one rank skips a parameter, its next gradient is added to another parameter's. MPI raises an error if their lengths
-# differ. If not, the weights are silently wrong.
+# order. If one rank skips a parameter, the ranks add up gradients of different parameters from then on. MPI raises an error if
+# these gradients differ in length. If they don't, the weights are silently wrong.
+#
+# Each hook of `Zero2` also waits for the other ranks. FSDP's hooks don't, because they start a reduce-scatter with `async_op=True`,
+# as your hooks in [05](05_ddp.ipynb) start an allreduce.
 #
 # ## Stage 3
 #
@@ -237,7 +241,7 @@ lesson.by_hand.train(Zero2)
 # computes: once in the forward pass and, because they drop the weights in between, once more in the backward pass.
 #
 # How can a rank drop weights that autograd still refers to? It keeps the tensor and frees only the memory behind it, as FSDP
-# does:
+# does. (Don't read or write such a tensor before it has memory again, not even with `print`: Python would crash.)
 
 # %%
 flat = torch.arange(6.0)
@@ -255,7 +259,7 @@ guess = predict(
 guess
 
 # %% [markdown]
-# ### Exercise 2 (normal): gather and drop
+# ### Exercise 2 (hard): gather and drop
 #
 # With `Zero3`, your ranks train a network that none of them ever holds as a whole. `GatheredByLayer` copies each layer's
 # parameters into one flat array, `self.weights[layer]`, and the parameters become views of it. It keeps this rank's part as
@@ -265,9 +269,9 @@ guess
 # all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
 #
 # Write `gather`, which brings one layer's whole weights into memory, and `drop`, which frees that memory. Besides its shards, a
-# rank may hold one layer at a time. The cell above has become two functions: `lesson.by_hand.free(flat)` frees the memory of an
-# array, and `lesson.by_hand.fill(flat, values)` gives it new memory with these values. Let the ranks exchange their shards in a
-# new array: PyTorch can't free memory that it has lent to NumPy.
+# rank may hold one layer at a time, and one allgather per call of `gather` is enough. The cell above has become two functions:
+# `lesson.by_hand.free(flat)` frees the memory of an array, and `lesson.by_hand.fill(flat, values)` gives it new memory with these
+# values. Let the ranks exchange their shards in a new array, because PyTorch can't free memory that it has lent to NumPy.
 #
 # <details><summary>Hint 1: what does a rank have, and what is missing?</summary>
 #
@@ -300,7 +304,10 @@ class Zero3(lesson.by_hand.GatheredByLayer):
             p.register_post_accumulate_grad_hook(lambda p: self.finish(layer))
 
     def gather(self, layer):
-        """Bring the layer's whole weights into memory. All ranks call it together."""
+        """Bring the layer's whole weights into memory. All ranks call it together.
+
+        Until then, `self.weights[layer]` has no memory, and can't be read or written.
+        """
         # <solution>
         whole = torch.empty_like(self.weights[layer])
         mine = lesson.ring.part(len(whole), self.comm.rank, self.comm.size)
@@ -391,9 +398,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So both peaks
-# are the same. (These numbers leave out activations and message buffers. FSDP's buffers are larger than yours: in the backward
-# pass, they already hold the weights of the layer that comes next.)
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So `Zero3` and
+# FSDP have the same peak. (These numbers leave out activations and message buffers. FSDP's buffers are larger than yours: in the
+# backward pass, they already hold the weights of the layer that comes next.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -421,8 +428,9 @@ take_home.train("fsdp2.py")
 # %% [markdown]
 # ## Does it fit?
 #
-# The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit,
-# in fp32 as above? And if you recompute activations (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
+# The calculator also counts the activations. It keeps a tenth of each GPU free, for buffers and for the layer that is gathered. On
+# how few A100s of 40 GB does Llama 7B fit, in fp32 as above? And if you recompute activations (*activation checkpointing*,
+# [06c](06c_fitting_more.ipynb))?
 #
 # <details><summary>Answer</summary>
 #
@@ -444,8 +452,8 @@ lesson.memory_calculator()
 # | Does everything fit except the activations? | smaller micro-batches; recomputation and bf16 ([06c](06c_fitting_more.ipynb)) | up to one more forward pass |
 # | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes, but with `ZeroRedundancyOptimizer` 1.5 times as many |
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
+# | Does one layer fit, with a shard of everything, if only the GPUs of one node share? And is the network between nodes slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
-# | The same, but the network between nodes is slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
 # | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only between GPUs of one node |
 # | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
 # | Still no? | more GPUs | |
@@ -466,7 +474,8 @@ for name, cost in costs[0].items():
     print(f"{name}: {gigabytes:.1f} of 80 GB")
 
 # %% [markdown]
-# With DDP it's 112 GB everywhere, because every GPU holds a copy. With your stage 3 it's 14 GB. One layer at a time comes on top:
+# With DDP it's 112 GB everywhere, because every GPU holds a copy, and by default 28 more for DDP's buckets. With your stage 3 it's
+# 14 GB. One layer at a time comes on top:
 # of 32 equal ones, each has 0.9 GB of weights and as much gradient. More than 60 GB are left for activations.
 #
 # ## Deeper: gather ahead
@@ -701,79 +710,6 @@ lesson.check.by_owner(by_owner)
 # Two collectives remain of sixteen, and a rank sends each of its rows once and receives it once. In a real model, deal out the
 # matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., does the same with ZeRO-1.)
 #
-# ## Deeper: send while you compute
-#
-# In `Zero2`, every hook waits for the other ranks. In DDP and FSDP it doesn't, and yours won't, either:
-# `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and
-# returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
-#
-# ### Exercise 5 (hard): stage 2 that overlaps
-#
-# With this class, your gradients travel while the backward pass continues. `__init__` and `step` are those of `Zero2`. Write
-# `reduce`, which starts a reduce-scatter, never waits for another rank, and drops `p.grad`. And write `finish`, which is called
-# before the step, waits for all reduce-scatters, and leaves the mean gradient in each shard's `.grad`.
-#
-# <details><summary>Hint 1</summary>
-#
-# Where will you keep the handles? And what else has to stay alive until the message has arrived?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# In `reduce`: `part = torch.empty_like(self.shards[p])`, start, then append `(p, part, gradient, handle)` to `self.pending`. In
-# `finish`: for each of them `handle.wait()`, then `self.shards[p].grad = part / dist.get_world_size()`. Empty the list at the
-# end.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of OverlappedZero2.reduce}
-# {solution of OverlappedZero2.finish}
-#
-# </details>
-
-
-# %%
-class OverlappedZero2(lesson.by_hand.ReducedInBackward):
-    """Stage 2 whose reduce-scatters travel while the backward pass continues."""
-
-    # <solution>
-    def reduce(self, p):
-        gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
-        part = torch.empty_like(self.shards[p])
-        handle = dist.reduce_scatter_single(part, gradient, async_op=True)
-        self.pending.append((p, part, gradient, handle))
-        p.grad = None
-
-    def finish(self):
-        for p, part, _, handle in self.pending:
-            handle.wait()
-            self.shards[p].grad = part / self.comm.size
-        self.pending.clear()
-
-    # <stub>
-    # def reduce(self, p):
-    #     gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
-    #     raise NotImplementedError("your code here")
-    #
-    # def finish(self):
-    #     raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.OverlappedZero2(OverlappedZero2)
-
-# %%
-team.push(OverlappedZero2=lesson.check.written(OverlappedZero2))
-
-# %%
-# %%ranks
-print(
-    f"weights differ by {lesson.by_hand.train(OverlappedZero2).distance:.3%} from "
-    "those of one process"
-)
-
-# %% [markdown]
 # ## Deeper: the other names that you'll hear
 #
 # | name | where it stands today |

@@ -5,8 +5,8 @@
 # model fits and what the ranks send each other. And if one line is missing from it, DeepSpeed clips your gradients, or doesn't,
 # depending on its version. Can you read such a file, and write one?
 #
-# **You will** write DeepSpeed's configuration, measure what each stage keeps, clip a gradient that is spread over the ranks,
-# and merge a sharded checkpoint into one file.
+# **You will** find three faults in a colleague's run, write a configuration of your own, measure what each stage keeps, clip a
+# gradient that is spread over the ranks, and merge a sharded checkpoint into one file.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and DeepSpeed, which `make setup` installs; no GPU,
 # no network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
@@ -51,57 +51,83 @@ take_home.train("zero_deepspeed.py")
 #
 # | key | what it says |
 # |---|---|
+# | `train_batch_size` | samples per step, on all ranks together |
 # | `train_micro_batch_size_per_gpu` | samples per backward pass on one rank |
-# | `gradient_accumulation_steps` | backward passes per step, 1 by default |
+# | `gradient_accumulation_steps` | backward passes per step |
 # | `zero_optimization: stage` | 0 to 3 |
 # | `zero_optimization: offload_optimizer` | `{"device": "cpu"}` keeps the optimizer's state on the host, and takes the step there |
 # | `zero_allow_untested_optimizer` | lets you use any optimizer of PyTorch's. Adam, AdamW and Adagrad don't need it, SGD does |
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the whole gradient; 0 means no clipping |
 #
+# From two of the first three keys, DeepSpeed computes the third. If a step's samples can't be divided in this way, it refuses to
+# start.
+#
 # Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions clip at a norm of 1, and earlier ones
 # don't clip at all. No message tells you which.
 #
-# ### Exercise 1 (normal): write one
+# ### Exercise 1 (normal): what's wrong with this run?
 #
-# With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
-# `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
-# `largest_micro_batch` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and
-# gradients aren't clipped. Return the dictionary.
+# Here is your colleague's configuration:
+
+# %%
+colleague = {
+    "train_batch_size": 128,
+    "train_micro_batch_size_per_gpu": 48,
+    "zero_optimization": {"stage": 3},
+    "bf16": {"enabled": True},
+}
+
+# %% [markdown]
+# And this is how the script saves a checkpoint, once per epoch:
 #
-# <details><summary>Hint 1: the numbers</summary>
+# ```python
+# if dist.get_rank() == 0:
+#     engine.save_checkpoint("checkpoint")
+# ```
 #
-# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder.
-# What's the largest number up to `largest_micro_batch` that does?
+# The run has three faults, and DeepSpeed reports only one of them when the run starts. Can you see all three?
+#
+# With `problems`, you find such faults in any run before it starts. The configuration gives both batch sizes, and possibly the
+# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree on this number of ranks, `"clipping"` if
+# it depends on DeepSpeed's version whether gradients are clipped, and `"saving"` if the run would get stuck when it saves. For a
+# run without faults, the list is empty.
+#
+# <details><summary>Hint 1: what to compare</summary>
+#
+# How many samples do all ranks together take in one backward pass? Do whole passes add up to a step? And what does the table of
+# changes, further up, say about `save_checkpoint`?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)` finds it. You need five keys from the table: two numbers,
-# the stage, one that allows SGD, and one that stops the clipping.
+# `config.get(key, other)` is `other` if the key is missing, and `key in config` says whether it's there. A clipping norm of 0 is
+# there, too. `set(saving_ranks)` and `set(range(ranks))` are equal if they contain the same ranks.
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of configuration}
+# {solution of problems}
 #
 # </details>
 
 
 # %%
-def configuration(global_batch, ranks, largest_micro_batch, stage):
-    """DeepSpeed's configuration for PyTorch's SGD.
+def problems(config, ranks, saving_ranks):
+    """The faults of a run: a list with any of "batch", "clipping" and "saving".
 
-    A backward pass has at most `largest_micro_batch` samples.
+    `saving_ranks` are the ranks that call `save_checkpoint`.
     """
     # <solution>
-    mine = global_batch // ranks
-    micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)
-    return {
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": mine // micro_batch,
-        "zero_optimization": {"stage": stage},
-        "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 0.0,
-    }
+    found = []
+    batch = config["train_batch_size"]
+    samples = config["train_micro_batch_size_per_gpu"] * ranks  # in a backward pass
+    steps = config.get("gradient_accumulation_steps", batch // samples)
+    if samples * steps != batch:
+        found.append("batch")
+    if "gradient_clipping" not in config:
+        found.append("clipping")
+    if set(saving_ranks) != set(range(ranks)):
+        found.append("saving")
+    return found
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -109,16 +135,20 @@ def configuration(global_batch, ranks, largest_micro_batch, stage):
 
 
 # %%
-lesson.check.configuration(configuration)
+lesson.check.problems(problems)
 
 # %% [markdown]
-# ## Stages 0 to 3, measured
-#
-# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `lesson.check.written` uses the
+# What does your function find in your colleague's run? (As long as you haven't written it, `lesson.check.written` uses the
 # solution.)
 
 # %%
-team.push(configuration=lesson.check.written(configuration), folder=folder)
+lesson.check.written(problems)(colleague, team.n, saving_ranks=[0])
+
+# %% [markdown]
+# Now let DeepSpeed try it, on the perceptron of notebook 06:
+
+# %%
+team.push(colleague=colleague)
 
 # %%
 # %%ranks --timeout 120
@@ -144,6 +174,91 @@ def train(config):
         engine.step()  # takes a step only after the last micro-batch
     return engine, held, loss.item()
 
+
+try:
+    train(colleague)
+except AssertionError as error:
+    print(f"DeepSpeed refuses: {error}")
+
+# %% [markdown]
+# So DeepSpeed reports one fault, the batch. With a batch that divides evenly, the run starts:
+
+# %%
+# %%ranks --timeout 120
+engine, *_ = train(colleague | {"train_batch_size": 48 * comm.size})
+print(
+    f"the gradient's norm was {engine.get_global_grad_norm():.2f}, "
+    f"and DeepSpeed clips at {engine.gradient_clipping()}"
+)
+
+# %% [markdown]
+# Nobody asked DeepSpeed to clip. If a gradient is longer than this norm, DeepSpeed shortens it, and prints no warning. The third
+# fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks, which never call it.
+#
+# ### Exercise 2 (warm-up): write one
+#
+# With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
+# `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
+# `largest_micro_batch` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and
+# gradients aren't clipped. Give both batch sizes, so that DeepSpeed compares them with the number of ranks.
+#
+# <details><summary>Hint 1: the numbers</summary>
+#
+# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder.
+# What's the largest number up to `largest_micro_batch` that does?
+#
+# </details><details><summary>Hint 2: the keys</summary>
+#
+# Besides the two batch sizes, the configuration has to say three things: the stage, that SGD is fine, and that DeepSpeed
+# shouldn't clip. For each of these, the table has a row.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of configuration}
+#
+# </details>
+
+
+# %%
+def configuration(global_batch, ranks, largest_micro_batch, stage):
+    """DeepSpeed's configuration for PyTorch's SGD.
+
+    A backward pass has at most `largest_micro_batch` samples.
+    """
+    # <solution>
+    mine = global_batch // ranks
+    micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)
+    return {
+        "train_batch_size": global_batch,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,
+    }
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.configuration(configuration)
+
+# %% [markdown]
+# Does your own configuration pass your own review, if every rank saves?
+
+# %%
+write = lesson.check.written(configuration)
+config = write(64 * team.n, team.n, largest_micro_batch=64, stage=3)
+lesson.check.written(problems)(config, team.n, saving_ranks=range(team.n))
+
+# %% [markdown]
+# ## Stages 0 to 3, measured
+#
+# Now train with your configuration.
+
+# %%
+team.push(configuration=lesson.check.written(configuration), folder=folder)
 
 # %%
 guess = predict(
@@ -202,7 +317,7 @@ lesson.engines.draw(team.pull("in_bf16"), parameters)
 # lies across the border. With `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you
 # ([06c](06c_fitting_more.ipynb)).
 #
-# ### Exercise 2 (normal): clip as DeepSpeed does
+# ### Exercise 3 (warm-up): clip as DeepSpeed does
 #
 # With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. Together,
 # the arrays in all ranks' `shards` make up the gradient. If its norm is larger than `max_norm`, scale every shard in place, so
@@ -265,9 +380,6 @@ engine.step()
 print(f"your norm {norm:.4f}, DeepSpeed's {engine.get_global_grad_norm():.4f}")
 
 # %% [markdown]
-# *Try it:* does your version of DeepSpeed clip if `gradient_clipping` is missing? In a `%%ranks` cell, run `other, *_ =
-# train({"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 1}})`, and print `other.gradient_clipping()`.
-#
 # ## Checkpoints
 #
 # In stage 3 no rank has all the weights, so call `save_checkpoint` on *all* ranks. Each writes its shards:
@@ -325,7 +437,9 @@ if comm.rank == 0:
 #
 # ## Remember
 #
-# - The configuration decides. Look for the stage and the size of the batch, and always write `gradient_clipping`.
+# - In a configuration, look for the stage, and for batch sizes that agree on your number of ranks. Always write
+#   `gradient_clipping`.
+# - All ranks call `save_checkpoint`.
 # - From stage 1 on, the optimizer takes 12 bytes per parameter of the shard, even in fp32.
 # - The norm of a sharded gradient takes an allreduce of the squares.
 #

@@ -5,8 +5,8 @@
 # eight GPUs of 80 GB, so each holds 14 GB. Still, training runs out of memory: the activations of four sequences of 4,096
 # tokens need another 75 GB on each GPU, even in bf16. What else can you do before you ask for more GPUs?
 #
-# **You will** write a backward pass that recomputes what wasn't kept, see what 16 bits save and what they don't, build a model
-# that is never whole on any rank, and save it in shards.
+# **You will** write a backward pass that recomputes what wasn't kept, and an optimizer's step that isn't lost in 16 bits. You will
+# also build a model that is never whole on any rank, and save it in shards.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [06](06_zero_and_fsdp.ipynb) first.
@@ -14,6 +14,7 @@
 # %%
 import torch
 import torch.distributed as dist
+from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib import paths, predict, profile, ranks, vit
@@ -112,8 +113,24 @@ ways = {
 lesson.recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
-# The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
-# 75, so it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
+# The gradients are equal, and the forward pass keeps far less. Is that enough for the model at the top? The calculator of
+# notebook 06 has a formula for the activations of a transformer. With recomputation, each block keeps its input, and one block at
+# a time keeps everything.
+
+# %%
+parameters = 7e9
+_, shape = lesson.MODELS["Llama 7B"]
+shards_gb = 16 * parameters / 8 / 1e9
+for recompute, title in ((False, "keep everything"), (True, "recompute")):
+    kept_bytes = lesson.activation_bytes(shape, 4096, 4, checkpointing=recompute)
+    kept_gb = kept_bytes / 1e9
+    print(
+        f"{title}: {shards_gb:.0f} GB of shards + {kept_gb:.0f} GB of activations "
+        f"= {shards_gb + kept_gb:.0f} of 80 GB"
+    )
+
+# %% [markdown]
+# So it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
 # forward passes, so that's a third more of them. The time may grow less than that, because not all of a step goes into
 # these operations. By how much did yours grow?
 #
@@ -147,7 +164,88 @@ guess.compare(weight.item())
 
 # %% [markdown]
 # In bf16 the weight never moves, because the next larger number is 1.0078. That's why people compute in bf16 but keep *master
-# weights* in fp32. Where these are depends on the recipe:
+# weights* in fp32, a second copy that the optimizer updates.
+#
+# ### Exercise 2 (normal): steps that aren't lost
+#
+# With `MasterWeights`, your network computes in bf16 without losing small steps. `__init__` copies the weights to fp32, as
+# `self.masters`, and creates an optimizer for these copies. Write `step`, which the training loop calls after the backward pass.
+# The optimizer takes its step in fp32, and the network continues with the masters, rounded to bf16. Don't keep more bytes than
+# necessary: when `step` returns, no gradient is left in memory.
+#
+# <details><summary>Hint 1: what, and in which order?</summary>
+#
+# The backward pass leaves gradients in bf16, in each weight's `.grad`. Where does the optimizer look for them, and in which type?
+# And who tells the network about the step?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `tensor.float()` is a copy in fp32. `weight.data.copy_(master.detach())` writes a master's values into a weight, and rounds
+# them. A gradient is gone when `.grad` is None.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of MasterWeights.step}
+#
+# </details>
+
+
+# %%
+class MasterWeights:
+    """Trains weights in bf16. The optimizer updates copies of them in fp32."""
+
+    def __init__(self, weights, make_optimizer):
+        self.weights = list(weights)
+        self.masters = [w.detach().float().requires_grad_() for w in self.weights]
+        self.optimizer = make_optimizer(self.masters)
+
+    def step(self):
+        """Take the optimizer's step, and drop all gradients."""
+        # <solution>
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            master.grad = weight.grad.float()
+            weight.grad = None
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            weight.data.copy_(master.detach())
+            master.grad = None
+        # <stub>
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
+
+
+# %%
+lesson.check.MasterWeights(MasterWeights)
+
+# %% [markdown]
+# Take the hundred steps again, now with your class. And what does it cost? Train the perceptron of notebook 06 with it, and count
+# the bytes before a step.
+
+# %%
+Masters = lesson.check.written(MasterWeights)
+weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+masters = Masters([weight], lambda copies: torch.optim.SGD(copies, lr=1e-3))
+for _ in range(100):
+    weight.grad = -torch.ones_like(weight)
+    masters.step()
+print(f"bf16 with your masters: {weight.item():.4f}")
+
+network = lesson.by_hand.perceptron().to(torch.bfloat16)
+masters = Masters(network.parameters(), torch.optim.Adam)
+images, labels = lesson.by_hand.batch()
+for _ in range(2):
+    cross_entropy(network(images.to(torch.bfloat16)).float(), labels).backward()
+    held_bytes = lesson.by_hand.live_bytes(network, masters.optimizer)
+    masters.step()
+count = sum(p.numel() for p in network.parameters())
+for kind, size in held_bytes.items():
+    print(f"{kind:>10}: {size / count:.2f} bytes per parameter")
+
+# %% [markdown]
+# Now the weight moves. It ends at 1.1016, the number in bf16 that is nearest to 1.1. But a parameter still costs 16 bytes: 2 for
+# the weight and 4 for its master, 2 for the gradient, and 8 for Adam. Other recipes keep the masters elsewhere, or keep other
+# numbers in 16 bits:
 #
 # | recipe | weights | gradients | optimizer | bytes per parameter |
 # |---|---|---|---|---|
@@ -252,8 +350,17 @@ print(
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
 #
-# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Check which of the perceptron's
-# gradients each format can hold.
+# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Take the gradients of the perceptron,
+# after 32 steps of training.
+
+# %%
+guess = predict(
+    "How many percent of the gradients lose precision or become 0 in fp16?",
+    low=0,
+    high=100,
+    unit="%",
+)
+guess
 
 # %%
 gradient = lesson.recompute.gradient_of_a_trained_perceptron()
@@ -274,37 +381,26 @@ for name, (dtype, scale) in formats.items():
         f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, "
         f"{cast.isinf().sum()} are too large"
     )
+too_small = gradient.half().abs() < torch.finfo(torch.float16).tiny
+guess.compare(100 * too_small.float().mean().item())
 
 # %% [markdown]
-# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss, and so all gradients, by a large
-# number. The order of the operations matters:
+# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, and so all gradients,
+# too. DDP and FSDP average these scaled gradients. What follows has to happen in this order:
 #
-# 1. Run the forward pass in 16 bits, scale the loss, and run the backward pass. DDP and FSDP average *scaled* gradients during
-#    the backward pass.
-# 2. Check the averages for infinities and NaN, not each rank's own gradients. If there are any, all ranks skip this
-#    step and lower the scale. They agree because an infinity on one rank makes the average infinite on all of them, or
-#    NaN if another rank has an infinity of the opposite sign. Under FSDP a rank sees only shards, so the ranks share
-#    the result of the check, as `torch.amp.GradScaler` does for DTensors.
-# 3. Divide the gradients by the scale, in fp32.
-# 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)),
-#    from the master weights.
-# 5. Take the optimizer's step on the master weights.
+# 1. The ranks look for infinities and NaN in the averages. If there are any, all ranks skip this step and lower the scale. (Under
+#    DDP they agree, because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP a rank sees only
+#    shards, so `torch.amp.GradScaler` shares the result.)
+# 2. They divide the gradients by the scale, in fp32.
+# 3. They clip the gradients, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)), and step on the master weights.
 #
-# If you swap 3 and 4, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
+# If you swap 2 and 3, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
 #
-# ## Deeper: 8 bits
-#
-# On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that values have to be
-# scaled into it. With one scale per tensor, a single large value ruins the small ones. So Blackwell GPUs give each block of 32
-# values a scale (*MXFP8*), or, in 4 bits, each block of 16 (*NVFP4*). Nothing of this can be seen on a CPU.
-#
-# In torchao, `convert_to_float8_training(model)` replaces the linear layers, before `fully_shard`. With the option
-# `enable_fsdp_float8_all_gather`, FSDP also gathers in FP8, half the bytes of bf16. Its authors report up to 1.25 times the
-# speed for 8 billion parameters on 8 GPUs.
-#
-# The weights and the optimizer stay as they are, so this saves hardly any memory. Take care when you compare *MFU*, the share of
-# the peak rate that training reaches: if FP8 makes 40 % of the bf16 peak 1.3 times as fast, that's 26 % of the FP8 peak.
-# [12](12_thousand_ranks.ipynb) forecasts what FP8 brings.
+# Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
+# small that each tensor needs a scale of its own, or each block of 32 values (*MXFP8*). Blackwell GPUs even compute in 4 bits, in
+# blocks of 16 (*NVFP4*). In torchao, `convert_to_float8_training(model)` replaces the linear layers, before `fully_shard`. The
+# weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. Notebook
+# [12](12_thousand_ranks.ipynb) forecasts how much time.
 #
 # ## Deeper: offload
 #
@@ -357,7 +453,8 @@ dist.destroy_process_group()
 # ## Remember
 #
 # - Recomputation trades a second forward pass for most of the activations.
-# - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The master weights stay in fp32.
+# - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The optimizer updates master weights in fp32,
+#   so that small steps aren't lost, and a parameter still costs 16 bytes.
 # - Build large models on the meta device, and save them in shards.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started

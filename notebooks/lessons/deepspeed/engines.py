@@ -49,13 +49,14 @@ def for_a_small_network(config: Mapping) -> dict:
 
 
 def micro_batches(engine, steps: int = 2) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's 64 samples, in as many parts as the engine accumulates; the same samples in each step."""
+    """This rank's samples, at most 64, in as many parts as the engine accumulates; the same samples in each step."""
     comm = MPI.COMM_WORLD
     images, labels = by_hand.batch(0, comm.rank, comm.size)
     images = images.to(next(engine.module.parameters()).dtype)
     parts = engine.gradient_accumulation_steps()
+    samples = parts * engine.train_micro_batch_size_per_gpu()
     for _ in range(steps):
-        yield from zip(images.chunk(parts), labels.chunk(parts), strict=True)
+        yield from zip(images[:samples].chunk(parts), labels[:samples].chunk(parts), strict=True)
 
 
 def held_bytes(engine) -> dict[str, int]:

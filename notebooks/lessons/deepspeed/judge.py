@@ -1,8 +1,7 @@
-"""Judges the exercises of 06b_deepspeed: a configuration, and clipping a gradient that the ranks have in shards."""
+"""Judges the exercises of 06b_deepspeed: the review of a run, a configuration, and clipping a sharded gradient."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,16 +12,8 @@ NOTEBOOK = "06b_deepspeed"
 written = partial(own_or_solution, notebook=NOTEBOOK)
 
 
-class Wanted(NamedTuple):
-    """The arguments of one call of the learner's `configuration`."""
-
-    global_batch: int
-    ranks: int
-    largest_micro_batch: int  # samples that fit into a rank's memory at once
-    stage: int
-
-
-WANTED = [Wanted(128, 2, 64, 1), Wanted(128, 2, 16, 2), Wanted(96, 4, 9, 3), Wanted(8, 8, 64, 0)]
+# Arguments of the learner's `configuration`: the global batch, ranks, the largest micro-batch and the stage.
+WANTED = [(128, 2, 64, 1), (128, 2, 16, 2), (96, 4, 9, 3), (8, 8, 64, 0)]
 ZERO = "zero_optimization"
 UNTESTED = "zero_allow_untested_optimizer"
 CLIPPING = "gradient_clipping"
@@ -31,42 +22,90 @@ MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 
 
-def batches(config: dict, ranks: int) -> tuple[float, float]:
-    """Samples per rank and backward pass, and backward passes per step, as DeepSpeed reads them from a configuration.
+def arguments(batch: int, micro_batch: int, saving_ranks: Sequence[int], ranks: int = 2, **more) -> tuple:
+    """The arguments of one call of the learner's `problems`."""
+    return {BATCH: batch, MICRO: micro_batch, ZERO: {"stage": 3}, **more}, ranks, list(saving_ranks)
 
-    A configuration may leave out one of the global batch and these two numbers, because DeepSpeed computes it from the
-    rest. If it gives only a batch size, a step is one backward pass.
-    """
-    micro, steps, whole = (config.get(name) for name in (MICRO, STEPS, BATCH))
-    if micro is None:
-        steps = steps or 1
-        micro = (whole or 0) / ranks / steps
-    elif steps is None:
-        steps = whole / micro / ranks if whole else 1
-    return micro, steps
+
+WORDS = ("batch", "clipping", "saving")
+RUNS = {
+    "your colleague's run": arguments(128, 48, [0], bf16={"enabled": True}),
+    "a run without faults": arguments(128, 32, [0, 1], gradient_clipping=1.0),
+    "a run on 4 ranks without faults": arguments(256, 32, range(4), ranks=4, gradient_clipping=1.0),
+    "a run that doesn't clip": arguments(64, 32, [1, 0], gradient_clipping=0.0),
+    "a run with 4 accumulation steps": arguments(128, 16, [0, 1], gradient_clipping=1.0, gradient_accumulation_steps=4),
+    "a run with too few accumulation steps": arguments(
+        128, 16, [0, 1], gradient_clipping=1.0, gradient_accumulation_steps=2
+    ),
+    "a run of 96 samples in parts of 32": arguments(96, 32, [0, 1], gradient_clipping=1.0),
+    "a run with fewer samples than the ranks take": arguments(32, 32, [0, 1], gradient_clipping=1.0),
+    "a run in stage 1 that saves on rank 0": arguments(
+        64, 32, [0], gradient_clipping=1.0, zero_optimization={"stage": 1}
+    ),
+    "a run that saves on rank 1": arguments(64, 32, [1], gradient_clipping=1.0),
+}
+
+
+def play_problems(problems: Callable, comm) -> Iterator[tuple]:
+    """Review several runs, of which each lacks something else."""
+    found = {title: problems(*run) for title, run in RUNS.items()}
+    first = next(iter(found.values()))
+    are_lists = all(isinstance(words, list | tuple | set) and set(words) <= set(WORDS) for words in found.values())
+    text = 'it returns a list of the words "batch", "clipping" and "saving"'
+    yield text, are_lists, f"it returned {shown(first)}:", f"the words are {WORDS}."
+    for word in WORDS:
+        for title, words in found.items():
+            observed = f"for {title}, it returns {sorted(words)}."
+            yield f'it finds "{word}" where that is wrong, and nowhere else', word in words, observed
+
+
+_STEPS = 'config.get("gradient_accumulation_steps", batch // samples)'
+_SAVING = "set(saving_ranks) != set(range(ranks))"
+problems = played(
+    "problems",
+    NOTEBOOK,
+    play_problems,
+    [
+        Edit(
+            "each rank takes a micro-batch: multiply by `ranks`.",
+            ('config["train_micro_batch_size_per_gpu"] * ranks', 'config["train_micro_batch_size_per_gpu"]'),
+        ),
+        Edit("if the accumulation steps are given, they have to agree, too.", (_STEPS, "batch // samples")),
+        Edit(
+            f"`{CLIPPING}` may be 0, which means that nothing is clipped. What counts is whether the key is there.",
+            ('"gradient_clipping" not in config', 'not config.get("gradient_clipping")'),
+        ),
+        Edit(
+            "in every stage, `save_checkpoint` waits for all ranks.",
+            (_SAVING, f'{_SAVING} and config["zero_optimization"]["stage"] == 3'),
+        ),
+        Edit("rank 0 isn't enough: all ranks have to save.", (_SAVING, "0 not in saving_ranks")),
+    ],
+    communicates=False,
+    watched=False,  # a tuple or a set will do
+    raised={STEPS: f"`{STEPS}` may be missing: `config.get` has a value for that case."},
+)
 
 
 def play_configuration(configuration: Callable, comm) -> Iterator[tuple]:
-    """Ask for several configurations, and read them as DeepSpeed does."""
+    """Ask for several configurations."""
     configs = [configuration(*wanted) for wanted in WANTED]
     observed = f"it returned {shown(configs[0])}:"
     advice = "return a dictionary, or what `json.loads` makes of a JSON file."
     yield "it returns a dictionary", all(isinstance(config, dict) for config in configs), observed, advice
     stages = [config[ZERO].get("stage") if isinstance(config.get(ZERO), dict) else None for config in configs]
     yield "it says which stage", stages, "", 'the stage is nested: `"zero_optimization": {"stage": stage}`.'
-    pairs = [(wanted, *batches(config, wanted.ranks)) for wanted, config in zip(WANTED, configs, strict=True)]
     given = [config[name] for config in configs for name in (BATCH, MICRO, STEPS) if name in config]
     are_ints = all(isinstance(number, int) for number in given)
-    are_whole = all(micro % 1 == 0 and steps % 1 == 0 for _, micro, steps in pairs)
-    yield "samples and steps are whole numbers", are_ints and are_whole, "", "`//` divides without a remainder."
-    samples = [micro * steps * wanted.ranks for wanted, micro, steps in pairs]
-    observed = "a step sees micro-batch × accumulation steps × ranks samples:"
-    yield "a step sees the global batch", samples, observed, "is one of the three missing?"
-    wholes = [config.get(BATCH, wanted.global_batch) for wanted, config in zip(WANTED, configs, strict=True)]
-    advice = "The three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
-    yield "the numbers agree", wholes, "", advice
+    yield "samples and steps are whole numbers", are_ints, "", "`//` divides without a remainder."
+    advice = f"`{BATCH}` counts the samples of all ranks in a step."
+    yield "a step sees the global batch", [config.get(BATCH) for config in configs], "", advice
     text = "a backward pass gets the largest micro-batch that fits into memory and divides a rank's samples"
-    yield text, [micro for _, micro, _ in pairs]
+    yield text, [config.get(MICRO) for config in configs]
+    advice = f"DeepSpeed refuses sizes that contradict each other. Leave `{STEPS}` out."
+    for (global_batch, ranks, *_), config in zip(WANTED, configs, strict=True):
+        steps = global_batch // ranks // config[MICRO]
+        yield "the numbers agree", config.get(STEPS, steps) == steps, "", advice
     yield "PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs)
     unclipped = all(config.get(CLIPPING) == 0 and is_number(config.get(CLIPPING)) for config in configs)
     yield "gradients aren't clipped", unclipped
@@ -92,7 +131,7 @@ configuration = played(
         ),
     ],
     communicates=False,
-    watched=False,  # other keys than the solution's may say the same
+    watched=False,  # it may also give the accumulation steps
 )
 
 

@@ -1,4 +1,4 @@
-"""Judges the exercise of 06c_fitting_more: the backward pass of a block whose activations weren't kept."""
+"""Judges the exercises of 06c_fitting_more: a backward pass without kept activations, and a step of master weights."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,9 +9,9 @@ from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.network import network
 from workshop_lib.exercises.play import Edit, played
 
-NOTEBOOK = "06c_fitting_more"
+from lessons.zero_and_fsdp import by_hand
 
-__all__ = ["backward_again", "written"]
+NOTEBOOK = "06c_fitting_more"
 
 written = partial(own_or_solution, notebook=NOTEBOOK)
 
@@ -56,4 +56,49 @@ backward_again = played(
     returns="the gradient of x",
     in_place=True,
     communicates=False,
+)
+
+
+def play_masters(make: Callable, comm) -> Iterator[tuple]:
+    """Take small steps with a network in bf16, and show its weights, their masters and the bytes after each."""
+    model = network().bfloat16()
+    training = make(model.parameters(), lambda masters: torch.optim.SGD(masters, lr=2**-12, momentum=0.5))
+    states = []
+    for size in (1, 3, -1, 2):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, size)
+        training.step()
+        masters = torch.cat([master.detach().flatten() for master in training.masters])
+        weights = torch.cat([p.detach().float().flatten() for p in model.parameters()])
+        states.append((masters, weights, by_hand.live_bytes(model, training.optimizer)))
+    for step, (masters, _, _) in enumerate(states, 1):
+        yield "the optimizer moves the masters, by all of each step", masters, f"for the masters after step {step}"
+    for step, (_, weights, _) in enumerate(states, 1):
+        yield "the network's weights are the masters, rounded to bf16", weights, f"for the weights after step {step}"
+    held = states[-1][-1]
+    text = "no more bytes are kept than those of weights, masters and optimizer"
+    yield text, held, f"bytes after a step: {held}."
+
+
+COPY = "weight.data.copy_(master.detach())"
+MasterWeights = played(
+    "MasterWeights",
+    NOTEBOOK,
+    play_masters,
+    [
+        Edit("the network never learns of the step: write each master into its weight.", (COPY, "pass")),
+        Edit(
+            "a step that is rounded away in the weight is lost in the master, too: never copy a weight to it.",
+            ("master.grad = weight", "master.data.copy_(weight.detach()); master.grad = weight"),
+        ),
+        Edit(
+            "the weights are in fp32 now, in the masters' own memory: `weight.data.copy_(…)` keeps them in bf16.",
+            (COPY, "weight.data = master.detach()"),
+        ),
+        Edit("the weights' gradients are still in memory: set them to None.", ("weight.grad = None", "pass")),
+        Edit("the masters' gradients are still in memory: set them to None.", ("master.grad = None", "pass")),
+    ],
+    communicates=False,
+    raised={"grad_dtype": "a master in fp32 takes a gradient in fp32: `weight.grad.float()`."},
+    unknown="give each master its weight's gradient in fp32, take the optimizer's step, and round.",
 )

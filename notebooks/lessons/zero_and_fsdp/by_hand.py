@@ -112,9 +112,8 @@ class CountingAllgathers(CountingComm):
 class ReducedInBackward:
     """A model whose gradients are divided among the ranks during the backward pass. A subclass defines `reduce`.
 
-    reduce(p) is called once the backward pass has finished the gradient of parameter p. finish() is called before the
-    step, and then each shard has its mean gradient in `.grad`. A subclass whose `reduce` only starts something
-    overrides it.
+    reduce(p) is called once the backward pass has finished the gradient of parameter p, and leaves this rank's part of
+    the mean gradient in the shard's `.grad`.
     """
 
     reduce: Callable
@@ -123,7 +122,6 @@ class ReducedInBackward:
         self.comm = comm
         self.weights: dict[nn.Parameter, torch.Tensor] = {}  # a flat array for each parameter, which is a view of it
         self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
-        self.pending: list[tuple] = []  # what `reduce` has started, for `finish` to wait for
         for p in model.parameters():
             flat = flat_weights([p], comm.size)
             self.weights[p] = flat
@@ -131,11 +129,7 @@ class ReducedInBackward:
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
 
-    def finish(self) -> None:
-        """Wait for whatever `reduce` has started, which is nothing here."""
-
     def step(self) -> None:
-        self.finish()
         self.optimizer.step()
         for flat in self.weights.values():
             ring.allgather(self.comm, flat.numpy())

@@ -1,14 +1,12 @@
-"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 3 of ZeRO, stage 3 that looks ahead, a matrix that its owner
-computes, and stage 2 that overlaps messages."""
+"""Judges the exercises of 06_zero_and_fsdp: stages 1 and 3 of ZeRO, stage 3 that looks ahead, and a matrix that its
+owner computes."""
 
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.exercises.judge import own_or_solution
@@ -16,16 +14,14 @@ from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.exercises.play import Edit, played
 from workshop_lib.training.collectives.counting import CountingComm
 from workshop_lib.training.collectives.traffic import Traffic
-from workshop_lib.training.memory import storage_bytes
+from workshop_lib.training.memory import storage_bytes, tensors
 from workshop_lib.training.optimizers import orthogonal
 
 from lessons.ddp import process_group
-from lessons.ddp.judge_own_ddp import last_rank_late
 from lessons.zero_and_fsdp import by_hand
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3
-SENDS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 
 
@@ -46,14 +42,20 @@ def play_zero1(make: Callable, comm) -> Iterator[tuple]:
     zero = make(model, counting, make_sgd)
     weights = []  # after each step
     before = counting.bytes_sent
+    traffic = Traffic()
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
         backward(model, [batch(comm.rank, step)])
-        zero.step()
+        with traffic:
+            zero.step()
         weights.append(weights_of(model))
-    sent_bytes = (counting.bytes_sent - before) / STEPS
+    by_allreduce = 2 * (comm.size - 1) / comm.size * traffic.handed_bytes["allreduce"]
+    sent_bytes = (counting.bytes_sent - before + traffic.sharded_bytes_sent + by_allreduce) / STEPS
 
-    advice = "Does the shard have the mean gradient in its `.grad` before `self.optimizer.step()`?"
+    advice = (
+        "Does the shard have the mean gradient in its `.grad` before `self.optimizer.step()`, and does an allgather "
+    )
+    advice += "of `self.weights` come last?"
     yield FIRST_STEP, weights[0], "after one step", advice
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
     yield ALL_STEPS, weights[-1], f"after {STEPS} steps", advice
@@ -64,9 +66,9 @@ def play_zero1(make: Callable, comm) -> Iterator[tuple]:
     advice = "Make the optimizer for the shards, not for the model's parameters."
     yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
     due_bytes = 2 * (comm.size - 1) * shard_bytes  # as an allreduce (Patarasuk and Yuan 2009)
-    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and should send {due_bytes}."
+    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and {due_bytes} are enough."
     advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends no more bytes than an allreduce", sent_bytes, observed, advice
+    yield "a step sends no more bytes than an allreduce", max(sent_bytes, due_bytes), observed, advice
 
 
 FIRST_STEP = "the first step is that of one process with the global batch"
@@ -90,15 +92,21 @@ Zero1 = played(
     ],
     rounding=1e-9,  # all numbers are float64
     ready=ready,
+    grouped=process_group.alone,
     stuck=SAME_CALLS,
-    raised={"truncate": SAME_CALLS},
+    raised={
+        "truncate": SAME_CALLS,
+        "has no attribute 'copy'": "`lesson.ring` takes NumPy arrays: `gradient.numpy()`.",
+        "to be a Tensor": "a gradient is a tensor: `torch.from_numpy(array)`.",
+        "float vs. double": "the check trains in float64: `torch.empty_like(self.shard)` has the type of the weights.",
+    },
 )
 
 
-def shards_in_place(weights: Sequence[torch.Tensor], shards: Sequence[torch.Tensor]) -> list[int]:
-    """The ranks whose shards are where they belong in a layer's weights. None are if the weights aren't in memory."""
+def shards_in_place(weights: Sequence[torch.Tensor], shards: Sequence[torch.Tensor]) -> list[int] | None:
+    """The ranks whose shards are where they belong in a layer's weights. None if the weights aren't in memory."""
     if not storage_bytes(weights):
-        return []
+        return None
     flat = torch.cat([each.flatten() for each in weights])
     right = torch.cat(list(shards))[: len(flat)]
     parts = zip(flat.split(len(shards[0])), right.split(len(shards[0])), strict=True)
@@ -126,8 +134,8 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
         for number, layer in enumerate(layers, 1):
             zero.gather(layer)
             of_ranks = shards_in_place(views[layer], comm.allgather(zero.shards[layer].detach()))
-            observed = f"after `gather`, layer {number} on rank {comm.rank} has "
-            observed += f"the shards of ranks {of_ranks} in place." if of_ranks else "no shard in place."
+            has = "no memory" if of_ranks is None else f"the shards of these ranks in place: {of_ranks}"
+            observed = f"after `gather`, layer {number} on rank {comm.rank} has {has}."
             yield text, of_ranks, observed, ADVICE[text]
 
     def dropped() -> list[int]:
@@ -148,6 +156,9 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
             shard.mul_(2 / scale)  # an optimizer's step
     yield from gathered(WHOLE_AGAIN)
     dropped()
+    kept = storage_bytes(tensors(vars(zero))) - sum(shard_bytes)
+    observed = f"after `drop`, the class still keeps {kept} bytes in its attributes, besides the shards."
+    yield KEEPS_NOTHING, kept < comm.size * min(shard_bytes), observed, ADVICE[KEEPS_NOTHING]
 
     recorder.clear()
     before = counting.bytes_sent
@@ -167,13 +178,15 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
     due_bytes = 3 * (comm.size - 1) * sum(shard.nbytes for shard in zero.shards.values())
     observed = f"a rank sends {sent_bytes:.0f} bytes, and {due_bytes} are enough."
     advice = "`gather` needs one allgather of the layer's weights, with the same type of numbers."
-    yield "both passes send no more bytes than a reduce-scatter and two allgathers", sent_bytes, observed, advice
+    text = "both passes send no more bytes than a reduce-scatter and two allgathers"
+    yield text, max(sent_bytes, due_bytes), observed, advice
 
 
 WHOLE = "`gather` brings a layer's whole weights into the memory that the layer uses"
 WHOLE_AGAIN = "`gather` takes the shards as they are after an optimizer's step"
 DROPS = "`drop` frees this memory"
 KEEPS_SHARDS = "`drop` keeps this rank's shard"
+KEEPS_NOTHING = "after `drop`, nothing but shards is in memory"
 OTHERS = "`gather` leaves the other layers alone"
 ADVICE = {
     WHOLE: "put this rank's shard at its place in a new array, fill in the others' by an allgather, and then fill "
@@ -182,11 +195,17 @@ ADVICE = {
     DROPS: "The layer's parameters are views of `self.weights[layer]`, so its memory stays until you free it: "
     "`lesson.by_hand.free(self.weights[layer])`.",
     KEEPS_SHARDS: "No other rank has this shard: free `self.weights[layer]` alone.",
+    KEEPS_NOTHING: "A copy of whole weights takes as much memory as the weights. Let it go when `gather` returns.",
     OTHERS: "Each call of `gather` brings in the layer that it's called for, and no other.",
 }
 RAISED = {
-    "not resizable": "memory that `numpy()` has lent can't be freed any more, so don't call it on "
-    "`self.weights[layer]`: gather into a new array.",
+    "not resizable": "memory that `numpy()` has lent can't be freed any more. Gather into a new array, and free "
+    "`self.weights[layer]`, of which nobody has asked for `numpy()`.",
+    "SIGSEGV": "Python crashes if it reads or writes an array that has been freed. First give `self.weights[layer]` "
+    "its memory back: `lesson.by_hand.fill(self.weights[layer], whole)`. The new ranks know nothing until you run the "
+    "cells above with `%%ranks` or `team.push` again.",
+    "out of bounds for storage of size 0": "this array has been freed. `lesson.by_hand.fill` gives it new memory.",
+    "NoneType": "`lesson.ring.allgather` fills its array in place, and returns nothing.",
     "requires grad": "`self.shards[layer]` is a parameter, and `self.shards[layer].detach()` its numbers alone.",
     "must match the size": "the layer's array is as long as the shards of all ranks together: gather into an array of "
     "this length.",
@@ -265,114 +284,37 @@ by_owner = played(
 )
 
 
-class _Sending:
-    """Records each call of the collectives that a learner may use, and whether somebody waits for it."""
+def passes_of(make: Callable, layers: int) -> Iterator[tuple[list[int], list[tuple]]]:
+    """Gather the layers of a network forward and backward, twice. Each pass: its layers in order, and its events.
 
-    def __init__(self):
-        self.in_backward = False
-        self.sent: list[tuple[bool, bool]] = []  # whether it's a reduce-scatter, and ran in the backward pass
-        self.handles: list[mock.Mock] = []  # each one records whether somebody has waited for it
-
-    def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
-        self.sent.append((name != "all_reduce", self.in_backward))
-        self.handles.append(mock.Mock(wraps=send(*arguments, async_op=True, **options)))
-        if async_op:
-            return self.handles[-1]
-        self.handles[-1].wait()
-        return None
-
-    def patched(self):
-        recorded: dict[str, Any] = {name: functools.partial(self.recorded, name, getattr(dist, name)) for name in SENDS}
-        return mock.patch.multiple(dist, **recorded)
-
-
-def play_overlapped(make: Callable, comm) -> Iterator[tuple]:
-    """Train a few steps. The last rank starts its backward pass late, so a hook that waits for it shows."""
-    model = network()
-    sending = _Sending()
-    zero = make(model, CountingComm(comm), make_sgd)
-    weights = []
-    stood_still = False
-    with sending.patched():
-        for step in range(STEPS):
-            zero.optimizer.zero_grad()
-            sending.in_backward = True
-            stood_still |= last_rank_late(comm, functools.partial(backward, model, [batch(comm.rank, step)]))
-            sending.in_backward = False
-            kept_whole = sum(p.grad is not None for p in model.parameters())
-            zero.step()
-            waited = all(handle.wait.called for handle in sending.handles)
-            for handle in sending.handles:
-                handle.wait()  # a class that doesn't wait must not disturb the next step with its messages
-            weights.append(weights_of(model))
-            if any(comm.allgather(stood_still)):
-                break
-    parameters = len(list(model.parameters()))
-    observed = f"rank {comm.rank} sent {len(sending.sent)} messages for {parameters} parameters in {STEPS} steps."
-    sent = sending.sent[:parameters]
-    yield "each gradient is sent in the backward pass, by a reduce-scatter of its own", sent, observed, IN_REDUCE
-    observed = "the backward pass stood still until the last rank had sent."
-    advice = "Pass `async_op=True`, and wait in `finish`."
-    yield "each is started, and no hook waits for other ranks", stood_still, observed, advice
-    yield "no whole gradient is left after the backward pass", kept_whole
-    yield "`finish` waits until everything has arrived", waited
-    yield "the first step is that of one process with the global batch", weights[0]
-    advice = "Is `self.pending` empty at the end of `finish`?"
-    yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
-
-
-IN_REDUCE = "Start one `dist.reduce_scatter_single(part, gradient, async_op=True)` in each call of `reduce`."
-SEND = "dist.reduce_scatter_single(part, gradient, async_op=True)"
-OverlappedZero2 = played(
-    "OverlappedZero2",
-    NOTEBOOK,
-    play_overlapped,
-    [
-        Edit(
-            "an allreduce sends every shard to everyone, twice the bytes: `dist.reduce_scatter_single` is enough.",
-            (SEND, "dist.all_reduce(gradient, async_op=True)"),
-        ),
-        Edit(
-            "the whole gradients are still there after the backward pass. Drop each with `p.grad = None` in `reduce`.",
-            ("p.grad = None", "pass"),
-        ),
-        Edit(
-            "messages were still on their way when `finish` returned: call `wait()` on every handle.",
-            ("handle.wait()", "pass"),
-        ),
-    ],
-    rounding=1e-9,  # all numbers are float64
-    ready=ready,
-    grouped=process_group.alone,
-    stuck="every rank must start the same reduce-scatters in the same order, one for every parameter.",
-    unknown="does `self.shards[p].grad` hold the part that arrived, divided by the number of ranks?",
-)
+    An event is "start", "wait" or "compute", and the number of a layer.
+    """
+    events: list[tuple] = []
+    lookahead = make(lambda layer: events.append(("start", layer)), lambda layer: events.append(("wait", layer)))
+    forward = list(range(layers))
+    for order in (forward, forward[::-1]) * 2:
+        events.clear()
+        for layer, following in zip(order, [*order[1:], None], strict=True):
+            lookahead.enter(layer, following)
+            events.append(("compute", layer))
+        yield order, list(events)
 
 
 def play_lookahead(make: Callable, comm) -> Iterator[tuple]:
-    """Gather the layers of a network of four layers, and of one, forward and backward, twice."""
-    known, calls, ahead = [], [], []  # one list for each property
-    for layers in (4, 1):
-        events: list[tuple[str, Any]] = []  # "start", "wait" or "compute", and the number of a layer
-        lookahead = make(
-            lambda layer, to=events: to.append(("start", layer)), lambda layer, to=events: to.append(("wait", layer))
-        )
-        for number in range(4):
-            events.clear()
-            order = [*range(layers)][:: -1 if number % 2 else 1]
-            for layer, following in zip(order, [*order[1:], None], strict=True):
-                lookahead.enter(layer, following)
-                events.append(("compute", layer))
-            known.append(("only layers are gathered", {layer for _, layer in events} == set(order)))
-            for layer in order:
-                of_layer = list(dict.fromkeys(name for name, of in events if of == layer))
-                observed = f"layer {layer} of {layers}: {', '.join(of_layer)}."
-                calls.append(("each layer is started, then waited for, and then it computes", of_layer, observed))
-            for layer, following in zip(order, order[1:], strict=False):
-                before = sorted({name for name, of in events[: events.index(("compute", layer))] if of == following})
-                observed = f"before layer {layer} computes, the next layer's calls are {before}."
-                ahead.append(("meanwhile, the next layer is on its way, and not waited for yet", before, observed))
-    yield from known + calls + ahead
+    """Gather the layers of a network of four layers, and of one."""
+    passes = [*passes_of(make, 4), *passes_of(make, 1)]
+    for order, events in passes:
+        yield "only layers are gathered", {layer for _, layer in events} == set(order)
+    for order, events in passes:
+        for layer in order:
+            of_layer = list(dict.fromkeys(name for name, of in events if of == layer))
+            observed = f"layer {layer} of {len(order)}: {', '.join(of_layer)}."
+            yield "each layer is started, then waited for, and then it computes", of_layer, observed
+    for order, events in passes:
+        for layer, following in itertools.pairwise(order):
+            before = sorted({name for name, of in events[: events.index(("compute", layer))] if of == following})
+            observed = f"before layer {layer} computes, the next layer's calls are {before}."
+            yield "meanwhile, the next layer is on its way, and not waited for yet", before, observed
 
 
 IF_MORE = "if following is not None:"

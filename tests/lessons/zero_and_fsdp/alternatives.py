@@ -1,13 +1,14 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from lessons.zero_and_fsdp.judge import FILL, FREE, GATHER, IF_MORE, REDUCE, SEND, SEND_SHARDS
+from lessons.zero_and_fsdp.judge import FILL, FREE, GATHER, IF_MORE, REDUCE, SEND_SHARDS
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
 EMPTY = "whole = torch.empty_like(self.weights[layer])"
+IMPORT = "import torch.distributed as dist"
+MINE = "lesson.ring.part(len(gradient), self.comm.rank, self.comm.size)"
+PLACE_SHARD = "whole[mine] = self.shards[layer].detach()"
 RESIZE = "flat.untyped_storage().resize_"
-WAIT = "handle.wait()"
-LOOP = "for p, part, _, handle in self.pending:"
 START, WAIT_FOR, START_MORE = "self.start(layer)", "self.wait(layer)", "self.start(following)"
 
 RIGHT = {
@@ -15,7 +16,12 @@ RIGHT = {
         "divided before": [
             (REDUCE, "total = lesson.ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
             (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
-        ]
+        ],
+        "PyTorch's collectives": [
+            (REDUCE, f"{IMPORT}; total = torch.empty_like(self.shard); dist.reduce_scatter_single(total, gradient)"),
+            (GRADIENT_1, "self.shard.grad = total / self.comm.size"),
+            (GATHER, "dist.all_gather_single(self.weights, self.shard.detach())"),
+        ],
     },
     "Zero3": {
         "memory by hand": [
@@ -28,7 +34,15 @@ RIGHT = {
         ],
         "MPI's Allgather": [(SEND_SHARDS, "self.comm.Allgather(self.shards[layer].detach().numpy(), whole.numpy())")],
         "Allgather in place": [(SEND_SHARDS, "from mpi4py import MPI; self.comm.Allgather(MPI.IN_PLACE, whole)")],
-        "PyTorch's allgather": [(SEND_SHARDS, "dist.all_gather_single(whole, self.shards[layer].detach())")],
+        "PyTorch's allgather": [(SEND_SHARDS, f"{IMPORT}; dist.all_gather_single(whole, self.shards[layer].detach())")],
+        "a list of parts": [
+            (
+                EMPTY,
+                f"{EMPTY}; {IMPORT}; parts = [torch.empty_like(self.shards[layer]) for _ in range(self.comm.size)]",
+            ),
+            (PLACE_SHARD, "dist.all_gather(parts, self.shards[layer].detach())"),
+            (SEND_SHARDS, "whole = torch.cat(parts)"),
+        ],
         "into the layer's own memory": """
             class Zero3(lesson.by_hand.GatheredByLayer):
                 def watch(self, layer):
@@ -41,7 +55,7 @@ RIGHT = {
                 def gather(self, layer):
                     flat = self.weights[layer]
                     flat.untyped_storage().resize_(flat.nbytes)
-                    dist.all_gather_single(flat, self.shards[layer].detach())
+                    torch.distributed.all_gather_single(flat, self.shards[layer].detach())
 
                 def drop(self, layer):
                     for p in self.parameters[layer]:
@@ -51,14 +65,6 @@ RIGHT = {
     "by_owner": {
         "in one piece for each": [(").split([len(each) for each in shards])", ").chunk(comm.size)")],
         "from the owner to all": [("comm.scatter(parts, root=owner)", "comm.bcast(parts, root=owner)[comm.rank]")],
-    },
-    "OverlappedZero2": {
-        "all waits first": [(LOOP, f"[handle.wait() for *_, handle in self.pending]\n        {LOOP}")],
-        "divided before": [
-            ("(part, gradient,", "(part, gradient / self.comm.size,"),
-            ("part / self.comm.size", "part"),
-        ],
-        "PyTorch's older name": [("reduce_scatter_single", "reduce_scatter_tensor")],
     },
     "Lookahead": {
         "waits, then starts the next": [
@@ -82,6 +88,12 @@ WRONG = {
             [(STEP, f"{STEP}; self.optimizer.state[0] = {{0: torch.zeros_like(self.weights)}}")],
             "Make the optimizer for the shards",
         ),
+        "an allreduce": (
+            [(REDUCE, f"{IMPORT}; dist.all_reduce(gradient); total = gradient.numpy()[{MINE}]")],
+            "One reduce-scatter of the gradients",
+        ),
+        "a tensor for the ring": ([("gradient.numpy()", "gradient")], "`lesson.ring` takes NumPy arrays"),
+        "an array as gradient": ([(GRADIENT_1, "self.shard.grad = total / self.comm.size")], "a gradient is a tensor"),
         "gathers gradients, too": (
             [(REDUCE, f"{REDUCE}; lesson.ring.allgather(self.comm, gradient.numpy())")],
             "One reduce-scatter of the gradients",
@@ -92,6 +104,9 @@ WRONG = {
             [(FREE, f"{FREE}; lesson.by_hand.free(self.shards[layer])")],
             "no other rank has this shard",
         ),
+        "own shard missing": ([(PLACE_SHARD, "pass")], "put this rank's shard at its place"),
+        "keeps a copy": ([(FILL, f"{FILL}; vars(self)[str(layer)] = whole")], "a copy of whole"),
+        "takes what the ring returns": ([(SEND_SHARDS, f"whole = {SEND_SHARDS}")], "and returns nothing"),
         "never filled": ([(FILL, "pass")], "A new array doesn't reach them"),
         "never dropped": ([(FREE, "pass")], "so its memory stays until you free it"),
         "gathered once": (
@@ -112,18 +127,6 @@ WRONG = {
                 (FILL, "pass"),
             ],
             "memory that `numpy()` has lent",
-        ),
-    },
-    "OverlappedZero2": {
-        "sends in finish": (
-            [(f"handle = {SEND}", "handle = None"), (LOOP, LOOP.replace("_", "gradient")), (WAIT, f"{SEND}.wait()")],
-            "in each call of `reduce`",
-        ),
-        "blocks": ([(", async_op=True", ""), (WAIT, "pass")], "pass `async_op=True`"),
-        # Without emptying the list, the first step's gradients come last.
-        "keeps the list": (
-            [(LOOP, LOOP.replace("self.pending", "reversed(self.pending)")), ("self.pending.clear()", "pass")],
-            "Is `self.pending` empty",
         ),
     },
 }
