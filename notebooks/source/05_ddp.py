@@ -430,8 +430,8 @@ pd.DataFrame(patients.rows).set_index(["run", "rank"])
 #
 # </details><details><summary>Solution</summary>
 #
-# A forgot `no_sync`: it sends two messages in each step, but the numbers are right. In B, rank 3 has diverged: its digest
-# differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many steps. In D, rank 1 is
+# A forgot `no_sync`: it sends two messages in each step, but the numbers are right. (All its ranks agree. They differ from the
+# healthy run by rounding, because gradients are added in another order.) In B, rank 3 has diverged: its digest differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many steps. In D, rank 1 is
 # slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2, and on 1 and 3, and there
 # are twice as many steps.
 #
