@@ -239,6 +239,7 @@ hvd.init()
 print(f"a step from 0 to {one_step(averaging(keras.optimizers.SGD(0.5))):g}")
 model, answers = fit(averaging(keras.optimizers.SGD(0.02 * size, momentum=0.9)))
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
+hvd.shutdown()  # its idle thread would take time from the script below
 
 # %% [markdown]
 # The ranks' losses still differ, because each is the loss of one rank's samples. The weights don't.
