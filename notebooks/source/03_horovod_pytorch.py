@@ -8,14 +8,16 @@
 # small messages into larger ones, and shows you on a timeline what it does. These ideas are in everything that came later. For a
 # new project, no: its last release was in June 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch.
 #
-# **You will** turn a training loop for one process into one for many, start a script with `mpiexec`, see what Horovod's
-# background thread does, and find out which rank is late.
+# **You will** train on many processes, start a script with `mpiexec`, and see what Horovod's background thread does. Then you'll
+# write a function that reads Horovod's recording of a slow run and says which rank is late, and by how much.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
 # network. Do notebook [02](02_synchronous_sgd.ipynb) first.
 
 # %%
 import sys
+
+import pandas as pd
 
 from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
@@ -78,26 +80,7 @@ hvd.shutdown()
 #   hook hands the gradient to the background thread. The wrapper's `step()` waits until all gradients are averaged, and then
 #   takes your optimizer's step.
 #
-# ### Exercise 1 (warm-up): wrap and broadcast
-#
-# With this function, a training loop for one process runs on many. Every rank builds a model and an optimizer of its own and
-# calls the function with them. `hvd` is Horovod, as imported above.
-#
-# <details><summary>Hint 1: which calls?</summary>
-#
-# One call sends the weights, `model.state_dict()`, and changes the model in place. The other takes your optimizer and returns a
-# new one. It also needs the names of the parameters, with which the ranks match their gradients.
-#
-# </details><details><summary>Hint 2: the pieces</summary>
-#
-# `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`;
-# `hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())`.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of make_distributed}
-#
-# </details>
+# That's Horovod's one line, and the one before it:
 
 
 # %%
@@ -106,25 +89,18 @@ def make_distributed(model, optimizer, hvd):
 
     It averages the gradients of all ranks before each step. Called on every rank.
     """
-    # <solution>
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    # The ranks match their gradients by these names.
     names = model.named_parameters()
     return hvd.DistributedOptimizer(optimizer, named_parameters=names)
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
 
-
-# %%
-lesson.check.make_distributed(make_distributed)
 
 # %% [markdown]
 # ## Train with it
 #
-# The loop below is the one for a single process, apart from your function and the `DistributedSampler`, which gives each rank its
-# own part of every batch. Each rank begins with different weights. If your function works, all ranks have the same digest (a
-# checksum of the weights) at the end.
+# The loop below is the one for a single process, apart from this function and the `DistributedSampler`, which gives each rank its
+# own part of every batch. Each rank begins with different weights. At the end, all ranks have the same digest (a checksum of the
+# weights).
 
 # %%
 team.push(make_distributed=make_distributed, samples=samples, epochs=epochs)
@@ -161,7 +137,7 @@ for epoch in range(epochs):
 hvd.shutdown()
 
 # %% [markdown]
-# *Break it:* leave out the broadcast in your function, push it to the ranks, and train again. Would the loss have told you?
+# *Break it:* leave out the broadcast in the function, push it to the ranks, and train again. Would the loss have told you?
 #
 # If you clip gradients, clip the averaged ones. After `backward()` some gradients may still be traveling, so call
 # `optimizer.synchronize()`, clip, and step inside `with optimizer.skip_synchronize():`.
@@ -215,30 +191,14 @@ scripts.run(
 # Horovod records fifteen of their steps, after many that aren't recorded.
 
 # %%
-guess = predict(
-    "What share of Horovod's time per step goes into negotiation?",
-    low=0,
-    high=100,
-    unit="%",
-)
-guess
-
-# %%
 measured = lesson.figures.measure("default")
 recorded = measured.timeline
-print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
-
-# %%
-guess.compare(100 * recorded.shares()["negotiation"])
-
-# %% [markdown]
-# Each row below is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
-# recording, so each bar begins when rank 0 announces the tensor.
-
-# %%
 lesson.figures.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
+# Each row is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
+# recording, so each bar begins when rank 0 learns of the tensor.
+#
 # Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It
 # may need more than one, because the first tensors leave with the next cycle, without waiting for the rest. How many
 # are there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like negotiation, it includes
@@ -252,23 +212,89 @@ lesson.figures.draw({"default settings, the step of median length": recorded.typ
 # ## Who is late?
 #
 # Horovod remembers the tensors of earlier steps, so a single bit is enough to say that a tensor is ready. Without this *response
-# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. In the next run the cache is
-# off, and the last rank starts every step 20 ms late. What do you expect to see?
+# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. The next run has no cache, and
+# something is wrong with it: in every step, one rank comes late. The program draws lots which one, and how late.
 
 # %%
-late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
-print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
-lesson.figures.draw({"one rank is 20 ms late": late.typical()})
+late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", one_late=True)
+lesson.figures.draw({"one rank is late": late.timeline.typical()})
 
 # %% [markdown]
-# The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's time
-# that rank 0 spends waiting, and the digits tell you for whom. Look here before you tune any setting.
+# The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's the time
+# that the other ranks spend waiting, and the digits tell you for whom. But this is one step of fifteen, with a few ranks. In a run
+# on hundreds of ranks, nobody reads digits. Here are the same messages as a list:
+
+# %%
+events = late.timeline.ready
+pd.DataFrame(events).head(6)
+
+# %% [markdown]
+# ### Exercise 1 (normal): who is late?
 #
-# *Break it:* measure with `late_ms=20` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
+# With this function you can find a late rank in any recording. `events` is a list of messages to rank 0, in any order. Each
+# `event` says that rank `event.rank` has the tensor `event.tensor` of step `event.step`, and arrived at `event.at_ms`. Every rank
+# announces every tensor of every step once. A rank's lateness *for a tensor* is the time from the first rank's message about
+# it to this rank's message. The lateness of a rank in a step is the largest one of that step's tensors.
 #
-# ## Deeper: three settings
+# <details><summary>Hint 1: two passes</summary>
 #
-# **Cycle time.** A longer cycle collects more tensors for one message, but all of them wait for it.
+# To know how late a message is, you need the earliest message about the same tensor in the same step. So go through the events
+# twice: which moments do you collect first?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# A dictionary with the keys `(event.tensor, event.step)` for the earliest `at_ms`. Lists of zeros for the result,
+# `{rank: [0.0] * steps for rank in ranks}`, in which `max` keeps the largest value.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of lateness}
+#
+# </details>
+
+
+# %%
+def lateness(events):
+    """How late each rank was: {rank: [ms in step 0, ms in step 1, …]}."""
+    # <solution>
+    first_ms = {}
+    for event in events:
+        key = event.tensor, event.step
+        first_ms[key] = min(event.at_ms, first_ms.get(key, event.at_ms))
+    steps = 1 + max(event.step for event in events)
+    late_ms = {event.rank: [0.0] * steps for event in events}
+    for event in events:
+        waited_ms = event.at_ms - first_ms[event.tensor, event.step]
+        of_rank = late_ms[event.rank]
+        of_rank[event.step] = max(of_rank[event.step], waited_ms)
+    return late_ms
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.lateness(lateness)
+
+# %% [markdown]
+# Which rank was late in your run, and by how much? Your function says it for each rank, over all fifteen steps, and the last line
+# is what the program drew. (Until you've written it, `written` puts the solution in its place.)
+
+# %%
+late_ms = pd.DataFrame(lesson.check.written(lateness)(events)).sort_index(axis=1)
+print(late_ms.describe().loc[["min", "50%", "max"]].round(1).to_string())
+print(f"drawn by lot: rank {late.late_rank}, {late.late_ms:.0f} ms in every step")
+
+# %% [markdown]
+# (On a busy machine, other ranks come late in some steps, too.) A rank that is late in every step has a slow GPU, a full host, or more work than its share. A rank that is late only once has a
+# large `max` and a small median, for example because it wrote a checkpoint. Look here before you tune any setting.
+#
+# *Break it:* measure with `one_late=True` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
+#
+# ## Deeper: cycle time and other settings
+#
+# A longer cycle collects more tensors for one message, but all of them wait for it.
 
 # %%
 guess = predict(
@@ -288,22 +314,18 @@ table
 
 # %% [markdown]
 # The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a step
-# takes seconds. Here it does.
+# takes seconds. Here it does. (Horovod can choose the settings itself, with [autotune](https://horovod.readthedocs.io/en/stable/autotune.html).)
 #
-# **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries cycle times and buffer sizes while it trains, and keeps those that move
-# the most bytes per microsecond. It judges by a few noisy samples, so compare its choice with the default.
-#
-# **Adasum.** The wrapper averages unless you pass `op=hvd.Adasum`. For each pair of gradients, *Adasum* picks something between
-# their mean and their sum, depending on how far they agree: the mean if they're equal, the sum if they're orthogonal. It
-# therefore needs less scaling of the learning rate. It combines pairs, then pairs of pairs, so the number of ranks must be a
-# power of two.
-#
+# Instead of averaging, the wrapper can combine gradients with [Adasum](https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html).
 # The wrapper can also send 16-bit gradients (`compression=hvd.Compression.fp16`; see [07c](07c_less_communication.ipynb)) and
 # accumulate them over several backward passes (`backward_passes_per_step=4`; see [05](05_ddp.ipynb)).
 #
+# For TensorFlow and Keras, the calls have other names: see [04_horovod_tensorflow](04_horovod_tensorflow.ipynb). Horovod also runs
+# inside Spark and Ray. Underneath, it uses MPI, gloo, NCCL, or Intel's oneCCL.
+#
 # ## Deeper: continue from a checkpoint
 #
-# Suppose rank 0 loads a model and an optimizer from a checkpoint, and then calls your function. The weights reach all ranks, but
+# Suppose rank 0 loads a model and an optimizer from a checkpoint, and then calls `make_distributed`. The weights reach all ranks, but
 # the momentum is gone: the wrapper begins without any state, even if the optimizer inside had some, and nothing warns you. So
 # load the state into the wrapper, and broadcast rank 0's:
 #
@@ -314,33 +336,18 @@ table
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 # ```
 #
-# ## Deeper: the same in TensorFlow
-#
-# Horovod works the same way in all frameworks, but the calls differ. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) covers
-# the last two columns, and shows what's broken under Keras 3.
-#
-# | | PyTorch | TensorFlow, own loop | Keras |
-# |---|---|---|---|
-# | averaging | `DistributedOptimizer`, during the backward pass | `DistributedGradientTape`, in `tape.gradient` | `DistributedOptimizer` |
-# | names of tensors | from `named_parameters` | automatic | automatic |
-# | same weights | `broadcast_parameters` | `broadcast_variables` | a callback |
-# | optimizer's state | `broadcast_optimizer_state` | `broadcast_variables`, once the optimizer is built | the same callback |
-# | the GPU | `torch.cuda.set_device` | `tf.config.set_visible_devices` | as on the left |
-#
-# Horovod also runs inside Spark and Ray. Underneath, it uses MPI, gloo, NCCL, or Intel's oneCCL.
-#
 # ## Remember
 #
 # - Choose the GPU by local rank and the data by rank.
 # - Broadcast rank 0's weights, and wrap the optimizer. Wrapping loses the optimizer's state.
 # - A background thread finds out, in cycles, which gradients are ready on all ranks, and fuses small ones into one message.
-# - Negotiation and allreduce both include the time spent waiting for the slowest rank. The timeline tells you which rank that is.
+# - Negotiation and allreduce both include the time spent waiting for the slowest rank. Without the response cache, the timeline
+#   tells you which rank that is, and a few lines of Python tell you how late it is in each step.
 #
 # **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799),
 # for tensor fusion and the timeline; the ring came from A. Gibiansky's post for Baidu, *Bringing HPC Techniques to Deep
-# Learning* (2017). Horovod's documentation and the source of version 0.28.1, for cycles, response cache, autotune, launcher and
-# what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is in argonne-lcf/sdl_ai_workshop. S. Maleki et al.,
-# *Scaling Distributed Training with Adaptive Summation* (arXiv:2006.02924), for Adasum.
+# Learning* (2017). Horovod's documentation and the source of version 0.28.1, for cycles, response cache, launcher and
+# what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is in argonne-lcf/sdl_ai_workshop.
 
 # %%
 ranks.stop()

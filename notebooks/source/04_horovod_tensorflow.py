@@ -1,12 +1,12 @@
 # %% [markdown] track="frameworks"
 # # Horovod with TensorFlow and Keras
 #
-# Someone adds Horovod to a Keras script, as its documentation says, and starts it on two ranks. No error, no warning. The
-# loss falls, the accuracy is good, and an epoch takes half the time. But the ranks never exchanged a single gradient. How
-# would you have noticed? (Horovod's last release was in June 2023, so this is for scripts that you inherit.)
+# You inherit a Keras script. Someone has added Horovod to it, as its documentation says. You start it on two ranks: no error, no
+# warning, a falling loss, a good accuracy, and an epoch takes half the time. Would you trust its scaling curve? (Horovod's last
+# release was in June 2023, so you'll meet it in scripts that you inherit, not in new ones.)
 #
-# **You will** run a TensorFlow script with Horovod, meet this bug and find its cause, write the optimizer that fixes it, and
-# turn a Keras function for one process into one for many.
+# **You will** examine such a run, find out whether something is wrong with it, and fix what is. Then you'll turn a Keras function
+# for one process into one for many.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
 # network. Do [02_synchronous_sgd](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -19,6 +19,7 @@ import sys
 # one thread to compute with.
 os.environ |= {
     "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
@@ -33,47 +34,11 @@ samples, epochs = 160 * sizes.steps, sizes.sweep_epochs
 out = paths.BUILD / "horovod_tf.keras"
 
 # %% [markdown]
-# ## A script for many processes
+# ## The inherited run
 #
-# [scripts/horovod_tf.py](scripts/horovod_tf.py) is a complete TensorFlow script for MNIST that you can take home. It records what
-# it computes on a `GradientTape` and plays the tape backward to get the gradients. `tf.function` turns a Python function into a
-# *graph*, which then runs without Python. Only the marked lines know about other processes. Here they are, with their neighbors:
-
-# %%
-take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
-
-# %% [markdown]
-# | line | why |
-# |---|---|
-# | `hvd.init()` | starts Horovod's background thread, which finds out which gradients are ready on all ranks ([03](03_horovod_pytorch.ipynb) shows how) |
-# | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
-# | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
-# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number, or one waits |
-# | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
-# | `permutation(…)[rank::size]` | each rank takes its own part of every batch. All ranks shuffle with the same seed, so the parts don't overlap |
-# | `allreduce(…, op=hvd.Sum)` | each rank tests its own part. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
-# | `if rank == 0` | one rank prints and writes the file |
-#
-# Keras keeps its weights in variables of its own. Horovod only knows the TensorFlow variable inside, `v.value`.
-#
-# The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
-
-# %%
-options = ["--data", paths.MNIST, "--images", samples, "--epochs", epochs, "--out", out]
-launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
-scripts.run(
-    *launch, paths.SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s
-)
-
-# %% [markdown]
-# The first epoch also has the first step, which builds the graph. How much slower does that make it here?
-#
-# ## model.fit
-#
-# With Keras you don't write the loop: `compile` takes the optimizer and the loss, and `fit` takes the samples. The tape is
-# somewhere inside `fit`, where you can't wrap it. Horovod therefore offers an optimizer that averages the gradients it gets,
-# `horovod.tensorflow.keras.DistributedOptimizer`. Try it on this notebook's ranks. They need a few seconds to import TensorFlow,
-# and you can ignore its messages about logs and oneDNN.
+# With Keras you don't write the training loop: `compile` takes the optimizer and the loss, and `fit` takes the samples. Horovod
+# offers an optimizer that should average the gradients it gets, `horovod.tensorflow.keras.DistributedOptimizer`. The script uses
+# it, and here it runs on this notebook's ranks. They need a few seconds to import TensorFlow.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -130,7 +95,7 @@ model, answers = fit(
 # %% [markdown]
 # No error, no warning, a falling loss, and a decent network. Many projects would stop here and publish their scaling curve.
 #
-# Every rank has tested its network on all test images. If the ranks hold the same network, they give the same answers.
+# Every rank has tested its network on all test images. What do you expect: do the ranks give the same answers?
 
 # %%
 guess = predict(
@@ -166,7 +131,7 @@ def ranks_agree(model):
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
 # %% [markdown]
-# They don't. Each rank has trained a network of its own, on its own samples.
+# They don't. Each rank has trained a network of its own, on its own samples. Where did the gradients go?
 #
 # ## One step
 #
@@ -194,7 +159,7 @@ print(
 )
 
 # %% [markdown]
-# No rank averaged anything. Why? These are the methods of Horovod's class:
+# No rank averaged anything. Why? These are the methods that Horovod's class defines:
 
 # %%
 # %%ranks
@@ -274,9 +239,47 @@ hvd.init()
 print(f"a step from 0 to {one_step(averaging(keras.optimizers.SGD(0.5))):g}")
 model, answers = fit(averaging(keras.optimizers.SGD(0.02 * size, momentum=0.9)))
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
+hvd.shutdown()  # its idle thread would take time from the script below
 
 # %% [markdown]
 # The ranks' losses still differ, because each is the loss of one rank's samples. The weights don't.
+#
+# ## A script for many processes
+#
+# Averaging alone doesn't make a script for many processes. What else does it need? [scripts/horovod_tf.py](scripts/horovod_tf.py)
+# is a complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records what it
+# computes on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and that works with
+# Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked lines know
+# about other processes. Here they are, with their neighbors:
+
+# %%
+take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
+
+# %% [markdown]
+# | line | why |
+# |---|---|
+# | `hvd.init()` | starts Horovod's background thread, which finds out which gradients are ready on all ranks ([03](03_horovod_pytorch.ipynb) shows how) |
+# | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
+# | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
+# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number, or one waits |
+# | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
+# | `permutation(…)[rank::size]` | each rank takes its own part of every batch. All ranks shuffle with the same seed, so the parts don't overlap |
+# | `allreduce(…, op=hvd.Sum)` | each rank tests its own part. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
+# | `if rank == 0` | one rank prints and writes the file |
+#
+# Keras keeps its weights in variables of its own. Horovod only knows the TensorFlow variable inside, `v.value`.
+#
+# The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
+
+# %%
+options = ["--data", paths.MNIST, "--images", samples, "--epochs", epochs, "--out", out]
+launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
+scripts.run(
+    *launch, paths.SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s
+)
+
+# %% [markdown]
+# The first epoch also has the first step, which builds the graph. How much slower does that make it here?
 #
 # ## Exercise 2 (normal): from one process to many
 #
@@ -288,8 +291,8 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 #   (The number of samples divides evenly.)
 # - Afterward all ranks hold the same trained model, and one of them has saved it.
 #
-# The library has an optimizer like yours, `lesson.keras3.DistributedOptimizer(optimizer)`, and a callback that broadcasts weights before
-# the first step, `lesson.keras3.BroadcastVariables()`.
+# `averaging` is the function that you've just written. The lesson has a callback that broadcasts rank 0's weights before the first
+# step, `lesson.keras3.BroadcastVariables()`.
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
@@ -308,7 +311,7 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
 
 # %%
-def train(model, images, labels, path):
+def train(model, images, labels, path, averaging):
     """Trains `model` on all ranks together and saves it to `path`, once.
 
     Must be called on every rank.
@@ -319,9 +322,7 @@ def train(model, images, labels, path):
     # <solution>
     rank, size = hvd.rank(), hvd.size()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = lesson.keras3.DistributedOptimizer(
-        keras.optimizers.SGD(0.02 * size, momentum=0.9)
-    )
+    optimizer = averaging(keras.optimizers.SGD(0.02 * size, momentum=0.9))
     model.compile(optimizer, loss, jit_compile=False)
     callbacks = [lesson.keras3.BroadcastVariables()]
     model.fit(
@@ -358,7 +359,7 @@ team.push(train=train)
 # %%ranks --timeout 240
 hvd.init()
 model = lesson.keras_cnn.build(seed=rank)
-train(model, images, labels, path)
+train(model, images, labels, path, averaging)
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
 # %% [markdown]
@@ -418,23 +419,13 @@ hvd.shutdown()
 # `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. Build the same networks in the same order on every
 # rank, or name the layers.
 #
-# ## Deeper: code for TensorFlow 1
-#
-# You'll still find scripts with a *session* that calls *hooks*. This is what became of them:
-#
-# | TensorFlow 1 | today |
-# |---|---|
-# | `MonitoredTrainingSession(hooks=…)` | your own loop around a `tf.function`, or `model.fit` |
-# | `hvd.BroadcastGlobalVariablesHook(0)` | `hvd.broadcast_variables(…)`, or a callback |
-# | `hvd.DistributedOptimizer(…).minimize(loss)` | `hvd.DistributedGradientTape(tape)` |
-# | `StopAtStepHook(last_step=N // hvd.size())` | the number of steps in your loop |
-# | `LoggingTensorHook`, `checkpoint_dir` on rank 0 | `if rank == 0:` |
-# | `tf.contrib` | gone; its layers and optimizers are in Keras |
+# ## Deeper: TensorFlow's own strategies
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
 # `MultiWorkerMirroredStrategy` uses several hosts. Its processes talk over gRPC, which leaves a supercomputer's fast network
 # unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new work, look at
-# DDP ([05](05_ddp.ipynb)) first.
+# DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
+# [Differences](../book/differences.md) says what became of them.)
 #
 # ## Remember
 #

@@ -3,10 +3,5 @@
 from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
-    __name__,
-    check=".judge",
-    backward=".backward",
-    figures=".figures",
-    process_group=".process_group",
-    sliders=".sliders",
+    __name__, check=".judge", backward=".backward", figures=".figures", process_group=".process_group"
 )

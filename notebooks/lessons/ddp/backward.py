@@ -145,6 +145,22 @@ def compare(
     return taken[WARM_UP:]
 
 
+def timed_step(model: nn.Module, accumulate: Callable, *arguments) -> tuple[float, int]:
+    """Milliseconds and messages of a step in which `accumulate(model, *arguments)` leaves the averaged gradients.
+
+    All ranks call it, and it blocks.
+    """
+    recorder = Recorder(model)
+    for _ in range(WARM_UP + 1):
+        model.zero_grad()
+        dist.barrier()
+        recorder.clear()
+        with recorder:
+            accumulate(model, *arguments)
+        taken_s = time.perf_counter() - recorder.start_s
+    return 1000 * taken_s, len(recorder.messages)
+
+
 def _step(model, finish, recorder: Recorder, inputs, labels) -> dict:
     model.zero_grad()
     loss = cross_entropy(model(inputs), labels)

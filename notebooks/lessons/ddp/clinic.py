@@ -31,10 +31,10 @@ SIGNS = {
     "sharded by local rank": "ranks on different hosts would take the same images, so losses would be equal in pairs",
     "one rank diverged": "the weights of one rank would have a different digest",
     "one rank is slow": "all the other ranks would wait in every step, and this one never",
-    "averaged twice": "each rank would communicate twice in every step",
+    "no_sync forgotten": "each rank would communicate twice in every step, once after each micro-batch",
 }
 RUNS = {
-    "A": "averaged twice",
+    "A": "no_sync forgotten",
     "B": "one rank diverged",
     "C": "sampler forgotten",
     "D": "one rank is slow",
@@ -43,11 +43,12 @@ RUNS = {
 # Images per epoch, images per rank and step, learning rate.
 IMAGES = 512
 BATCH = 16
+MICRO_BATCHES = 2  # per step
 LR = 0.05
-# Each step also sleeps, to imitate a longer backward pass. So four ranks do not need four cores, and differences
-# between runs come from their illness. The slow rank sleeps for SLOW_S, the others for STEP_S.
-STEP_S = 0.01
-SLOW_S = 0.04
+# Each micro-batch also sleeps, to imitate a longer backward pass. So four ranks do not need four cores, and differences
+# between runs come from their illness. The slow rank sleeps for SLOW_S, the others for SLEEP_S.
+SLEEP_S = 0.005
+SLOW_S = 0.02
 DRAWN_STEPS = 3
 
 
@@ -128,17 +129,19 @@ def _train(comm, illness: str) -> RankRun:
     losses = []
     for step, batch in enumerate(mine[: len(mine) // BATCH * BATCH].reshape(-1, BATCH)):
         start_s = time.perf_counter()
-        images = torch_cnn.normalize(torch.tensor(train.images[batch]))
         model.zero_grad()
-        loss = cross_entropy(model(images), torch.tensor(train.labels[batch]).long())
-        loss.backward()
-        time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else STEP_S)
-        spans = [_timed(average)]
-        if illness == "averaged twice":
-            time.sleep(STEP_S / 2)  # imitates clipping, after which somebody averages again to be safe
-            spans.append(_timed(average))
+        loss_of_step = 0.0
+        spans = []
+        for number, part in enumerate(batch.reshape(MICRO_BATCHES, -1), 1):
+            images = torch_cnn.normalize(torch.tensor(train.images[part]))
+            loss = cross_entropy(model(images), torch.tensor(train.labels[part]).long()) / MICRO_BATCHES
+            loss.backward()
+            loss_of_step += loss.item()
+            time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else SLEEP_S)
+            if number == MICRO_BATCHES or illness == "no_sync forgotten":
+                spans.append(_timed(average))
         descend(model, LR)
-        losses.append(loss.item())
+        losses.append(loss_of_step)
         tracer.add(step, start_s, spans)
     return RankRun(losses, weights_sha256([p.detach().numpy() for p in model.parameters()]), list(tracer.last))
 

@@ -20,20 +20,10 @@ from workshop_lib.exercises.play import Edit, played
 
 from lessons.ddp import process_group
 from lessons.ddp.clinic import admit, diagnoses
-from lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
+from lessons.ddp.judge_own_ddp import NOTEBOOK, my_ddp
 from lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
 
-__all__ = [
-    "accumulate",
-    "admit",
-    "diagnoses",
-    "folder_for_scripts",
-    "my_buckets",
-    "my_ddp",
-    "own_or_finished",
-    "script",
-    "written",
-]
+__all__ = ["accumulate", "admit", "diagnoses", "folder_for_scripts", "my_ddp", "own_or_finished", "script", "written"]
 
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 K = 4  # micro-batches per step

@@ -1,4 +1,4 @@
-"""Judges two exercises of 05_ddp: handwritten DDP with one message per gradient (`my_ddp`), and with buckets.
+"""Judges an exercise of 05_ddp, `my_ddp`: handwritten DDP with one message per gradient.
 
 The function trains, and its messages are recorded. Ranks that send different messages wait for each other until the
 check's time is up.
@@ -6,7 +6,6 @@ check's time is up.
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
@@ -24,7 +23,6 @@ NOTEBOOK = "05_ddp"
 LR = 0.1
 LATE_S = 0.04  # the last rank starts each backward pass this late
 PATIENCE_S = 0.5  # how long the last rank waits for the others' backward passes before its own
-BUCKET_BYTES = 300  # the last gradients of a backward pass don't fill a bucket
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
 
 
@@ -38,7 +36,6 @@ def _network(seed: int) -> nn.Sequential:
 USED = [p for name, p in _network(0).named_parameters() if name != "unused"]
 VALUES = sum(p.numel() for p in USED)
 TENSORS = len(USED)
-MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all messages but the last hold at least BUCKET_BYTES
 
 
 def last_rank_late(comm, backward: Callable[[], object]) -> bool:
@@ -69,8 +66,8 @@ def descend(model: nn.Module, lr: float) -> None:
             p.sub_(lr * p.grad)
 
 
-def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]) -> Iterator[tuple]:
-    """Train three steps. sent_well: what must hold for one step's messages."""
+def play_own_ddp(function: Callable, comm) -> Iterator[tuple]:
+    """Train three steps."""
     model = _network(seed=comm.rank)
     recorder = Recorder(model)
     finish = function(model)
@@ -94,8 +91,11 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
     stood_still, waited, gradient = step(0)
     of_first_step = recorder.messages
     waits = sum(message.waits for message in of_first_step)
-    for text, holds, advice in sent_well(recorder.messages):
-        yield text, holds, _when_sent(comm.rank, recorder.messages), advice
+    sent = _when_sent(comm.rank, of_first_step)
+    at_once = [message.ready for message in of_first_step] == list(range(1, TENSORS + 1))
+    yield "each gradient is sent as soon as it's ready, in a message of its own", at_once, sent, IN_THE_HOOK
+    values = sum(message.values for message in of_first_step)
+    yield "every gradient is sent once", values == VALUES, sent, IN_THE_HOOK
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
     yield "all ranks start with the weights of rank 0", start, "before the first step"
     observed = f"`finish` waited for {waited} of {plural(len(recorder.messages), 'message')}."
@@ -121,20 +121,6 @@ def _when_sent(rank: int, messages: list[Message]) -> str:
     return f"{sent}."
 
 
-def _one_each(messages: list[Message]) -> Iterator[tuple]:
-    at_once = [message.ready for message in messages] == list(range(1, TENSORS + 1))
-    yield "each gradient is sent as soon as it's ready, in a message of its own", at_once, IN_THE_HOOK
-    yield "every gradient is sent once", sum(message.values for message in messages) == VALUES, IN_THE_HOOK
-
-
-def _in_buckets(messages: list[Message]) -> Iterator[tuple]:
-    sent = sum(message.values for message in messages)
-    yield "every gradient is sent once", sent, f"There are {VALUES} numbers to send, and {sent} were sent."
-    text = f"{VALUES * 8} bytes of gradients take at most {MOST_MESSAGES} messages of {BUCKET_BYTES} bytes or more"
-    yield text, len(messages) <= MOST_MESSAGES, ""
-    yield "the first leaves before the last gradient is ready", messages[0].ready < TENSORS, IN_THE_HOOK
-
-
 IN_THE_HOOK = (
     "Call `p.register_post_accumulate_grad_hook(f)` for every parameter. `backward()` then calls `f(p)` as soon as "
     "`p.grad` is ready, and `f` starts the allreduce."
@@ -149,16 +135,25 @@ STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 SEND = "dist.all_reduce(p.grad, async_op=True)"
-FORGOT_TO_WAIT = Edit(
-    "Call `wait()` on every handle before `finish` returns: only then have the sums arrived.", ("handle.wait()", "pass")
-)
-NO_BROADCAST = Edit(
-    "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`.",
-    ("dist.broadcast(p.detach(), src=0)", "pass"),
-)
-exercise = partial(
-    played,
-    notebook=NOTEBOOK,
+my_ddp = played(
+    "my_ddp",
+    NOTEBOOK,
+    play_own_ddp,
+    [
+        Edit(
+            "pass `async_op=True`, keep the handle, and call its `wait()` in `finish`.",
+            (f"handles.append({SEND})", f"{SEND}.wait()"),
+        ),
+        Edit("that's the sum over the ranks: divide by `dist.get_world_size()`.", (" /= dist.get_world_size()", "")),
+        Edit(
+            "Call `wait()` on every handle before `finish` returns: only then have the sums arrived.",
+            ("handle.wait()", "pass"),
+        ),
+        Edit(
+            "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`.",
+            ("dist.broadcast(p.detach(), src=0)", "pass"),
+        ),
+    ],
     returns="`finish` itself, without calling it",
     rounding=ROUNDING,
     ready=process_group.join,
@@ -166,41 +161,5 @@ exercise = partial(
     group_hint=process_group.GROUP_HINT,
     stuck=STUCK,
     raised={"attribute 'wait'": NO_HANDLE, "NoneType": UNUSED, "cannot access local variable": LOCAL},
-)
-
-
-my_ddp = exercise(
-    "my_ddp",
-    play=partial(play_own_ddp, sent_well=_one_each),
-    edits=[
-        Edit(
-            "pass `async_op=True`, keep the handle, and call its `wait()` in `finish`.",
-            (f"handles.append({SEND})", f"{SEND}.wait()"),
-        ),
-        Edit("that's the sum over the ranks: divide by `dist.get_world_size()`.", (" /= dist.get_world_size()", "")),
-        FORGOT_TO_WAIT,
-        NO_BROADCAST,
-    ],
     unknown="in the hook, divide the gradient before you start its allreduce; in `finish`, only wait for every handle.",
-)
-
-
-def play_buckets(my_buckets: Callable, comm) -> Iterator[tuple]:
-    return play_own_ddp(lambda model: my_buckets(model, BUCKET_BYTES), comm, _in_buckets)
-
-
-my_buckets = exercise(
-    "my_buckets",
-    play=play_buckets,
-    edits=[
-        Edit("The last gradients never fill a bucket: `finish` has to send what is left.", ("if bucket:", "if False:")),
-        Edit("Empty the bucket once it is sent.", ("bucket.clear()", "pass")),
-        Edit("Go on collecting until the bucket holds at least `bucket_bytes` bytes.", (">= bucket_bytes", ">= 1")),
-        Edit(
-            "cut the message into parts again, and copy each into its `p.grad`.",
-            ("p.grad.copy_(part.view_as(p))", "pass"),
-        ),
-        FORGOT_TO_WAIT,
-    ],
-    unknown="collect gradients in the hook, send a full bucket there, and let `finish` send, wait and copy back.",
 )

@@ -96,48 +96,39 @@ class HorovodTimeline:
                 merged.append((start, end))
         return merged
 
-    def shares(self) -> dict[str, float]:
-        """Share of each phase in the time during which Horovod had at least one tensor; the shares add up to 1.
-
-        When tensors are in different phases at once, the latest phase counts: an allreduce rather than a copy, a copy
-        rather than the queue, and any of these three rather than negotiation.
-        """
-        edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
-        phases = ["", *LOOKS]
-        nearest = np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
-        for span in self.spans:
-            first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
-            nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
-        spent = np.bincount(nearest[:-1], np.diff(edges), len(phases))[1:]
-        return dict(zip(LOOKS, (spent / (spent.sum() or 1.0)).tolist(), strict=True))
-
 
 @dataclass(frozen=True)
 class Measured:
-    """Horovod's steps with some settings: milliseconds per step, and the timeline of fifteen more steps."""
+    """Horovod's steps with some settings: milliseconds per step, and the timeline of fifteen more steps.
+
+    In those fifteen, `late_rank` started each step `late_ms` late.
+    """
 
     step_ms: list[float]
     timeline: HorovodTimeline
+    late_rank: int = 0
+    late_ms: float = 0.0
 
     @property
     def median_ms(self) -> float:
         return statistics.median(self.step_ms)
 
 
-def measure(name: str, *settings: str, late_ms: float = 0.0) -> Measured:
+def measure(name: str, *settings: str, one_late: bool = False) -> Measured:
     """Time, then record steps of a network with 16 small tensors, in new processes.
 
-    `settings` are environment variables of these processes, each as "HOROVOD_NAME=value". In the recorded steps, the
-    last rank starts `late_ms` late. Raises RankError when the processes fail or hang.
+    `settings` are environment variables of these processes, each as "HOROVOD_NAME=value". one_late: whether one rank,
+    drawn by lot, starts each recorded step 20 to 40 ms late. Raises RankError when the processes fail or hang.
     """
     sizes = profile.current()
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
     out.parent.mkdir(parents=True, exist_ok=True)
     launch = [*scripts.mpiexec(sizes.ranks), "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
     module = "lessons.horovod_pytorch.horovod_steps"
-    scripts.run(*launch, sys.executable, "-m", module, out, 3 * sizes.steps, late_ms, timeout_s=sizes.timeout_s)
-    step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
-    return Measured(step_ms, read(out.with_suffix(".timeline.json")))
+    arguments = [out, 3 * sizes.steps, int(one_late)]
+    scripts.run(*launch, sys.executable, "-m", module, *arguments, timeout_s=sizes.timeout_s)
+    measured = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    return Measured(timeline=read(out.with_suffix(".timeline.json")), **measured)
 
 
 def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:

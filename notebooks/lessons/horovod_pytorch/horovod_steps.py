@@ -1,14 +1,16 @@
 """Times, then records Horovod's steps of a network with many small tensors. mpiexec starts it on every rank:
 
     mpiexec -n 2 env HOROVOD_TIMELINE=DYNAMIC [NAME=VALUE …] \\
-        python -m lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
+        python -m lessons.horovod_pytorch.horovod_steps OUT STEPS ONE_LATE
 
 03_horovod_pytorch runs it through `figures.measure`. Rank 0 writes OUT.json, the milliseconds of each step, and
-OUT.timeline.json, Horovod's recording of fifteen more steps, in which the last rank starts LATE_MS late. Horovod reads
-some settings when it is imported and others when it starts, so each choice of settings needs new processes.
+OUT.timeline.json, Horovod's recording of fifteen more steps. If ONE_LATE is 1, one rank, which rank 0 draws by lot,
+starts each of these fifteen late, and OUT.json says which rank, and how many milliseconds. Horovod reads some settings
+when it is imported and others when it starts, so each choice of settings needs new processes.
 """
 
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -44,13 +46,13 @@ def timed(model: nn.Module, optimizer, inputs: torch.Tensor) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def record(path: str, model: nn.Module, optimizer, inputs: torch.Tensor, late_ms: float) -> None:
+def record(path: str, model: nn.Module, optimizer, inputs: torch.Tensor, late: dict) -> None:
     hvd.start_timeline(path, mark_cycles=True)
     time.sleep(0.05)
     for _ in range(RECORDED):
         MPI.COMM_WORLD.Barrier()
-        if hvd.rank() == hvd.size() - 1:
-            time.sleep(late_ms / 1000)
+        if hvd.rank() == late["late_rank"]:
+            time.sleep(late["late_ms"] / 1000)
         model.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.synchronize()
@@ -59,7 +61,7 @@ def record(path: str, model: nn.Module, optimizer, inputs: torch.Tensor, late_ms
     time.sleep(0.05)  # a separate thread of Horovod's writes the file
 
 
-def main(out: str, steps: int, late_ms: float) -> None:
+def main(out: str, steps: int, one_late: bool) -> None:
     torch.set_num_threads(1)
     model = network()
     inputs = torch.randn(BATCH, WIDTH)
@@ -67,11 +69,13 @@ def main(out: str, steps: int, late_ms: float) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
     step_ms = [timed(model, optimizer, inputs) for _ in range(WARM_UP + steps)][WARM_UP:]
-    record(f"{out}.timeline.json", model, optimizer, inputs, late_ms)
+    late = {"late_rank": random.randrange(hvd.size()), "late_ms": random.uniform(20, 40) if one_late else 0.0}
+    late = MPI.COMM_WORLD.bcast(late)  # rank 0's
+    record(f"{out}.timeline.json", model, optimizer, inputs, late)
     if hvd.rank() == 0:
-        Path(f"{out}.json").write_text(json.dumps(step_ms), encoding="utf-8")
+        Path(f"{out}.json").write_text(json.dumps({"step_ms": step_ms, **late}), encoding="utf-8")
     hvd.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1")

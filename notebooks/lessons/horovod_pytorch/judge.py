@@ -1,96 +1,78 @@
-"""Judges the exercise of 03_horovod_pytorch, `make_distributed`.
+"""Judges the exercise of 03_horovod_pytorch, `lateness`, on timelines that are made up."""
 
-A check shuts Horovod down in the end.
-"""
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import torch
-from torch import nn
-
-from workshop_lib.exercises.network import backward, batch, gradient_of, network, weights_of
+from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.play import Edit, played
 
+from lessons.horovod_pytorch.figures import Ready
+
 NOTEBOOK = "03_horovod_pytorch"
-GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."
-LR = 0.05
-LIMIT_S = 10.0  # includes the start and shutdown of Horovod
+written = functools.partial(own_or_solution, notebook=NOTEBOOK)
+# For each step and tensor, when rank 0 learned that each rank has it, in milliseconds.
+TWO_TENSORS = [{"b": [0.0, 20.0], "a": [21.0, 21.5]}]
+THREE_STEPS = [
+    {"b": [0.0, 0.5, 2.0], "a": [1.0, 4.5, 2.5]},
+    {"b": [230.0, 200.0, 201.0], "a": [231.0, 200.5, 202.0]},
+    {"b": [400.0, 400.0, 401.5], "a": [402.0, 401.0, 402.0]},
+]
 
 
-def ready() -> None:
-    """Do once what is slow on fresh ranks: imports, PyTorch's first optimizer, Horovod's first start."""
-    built(0)
-    with running():
-        pass
+def events_of(steps: Sequence[Mapping[str, Sequence[float]]]) -> list[Ready]:
+    """The events of these steps, in the order of their time. Messages of different tensors are interleaved."""
+    events = [
+        Ready(tensor, step, rank, at_ms)
+        for step, of_tensors in enumerate(steps)
+        for tensor, times_ms in of_tensors.items()
+        for rank, at_ms in enumerate(times_ms)
+    ]
+    return sorted(events, key=lambda event: event.at_ms)
 
 
-@contextlib.contextmanager
-def running(comm=None):
-    """Initialize Horovod, and shut it down afterwards, because its idle thread takes processor time."""
-    import horovod.torch as hvd  # slow to import on fresh ranks, and the notebook's own process never needs it
-
-    hvd.init(comm=comm)
-    try:
-        yield hvd
-    finally:
-        hvd.shutdown()
-
-
-def built(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model and optimizer that `rank` has built before the call. Each rank's weights differ."""
-    model = network(seed=1 + rank)
-    return model, torch.optim.SGD(model.parameters(), LR, momentum=0.9)
+def play_lateness(lateness: Callable, _comm) -> Iterator[tuple]:
+    """Show timelines of one tensor, of more tensors and steps, with ties, and in any order."""
+    yield "with one tensor, a rank is late since the first rank's message", lateness(events_of([{"b": [3.0, 20.0]}]))
+    text = "with more tensors, each one counts from the first message about it, and the latest decides"
+    yield text, lateness(events_of(TWO_TENSORS))
+    yield "a rank that is late in one step only is late in that step", lateness(events_of(THREE_STEPS[:2]))
+    yield "ranks whose messages arrive together are equally late", lateness(events_of(THREE_STEPS))
+    shuffled = events_of(THREE_STEPS)
+    random.Random(1).shuffle(shuffled)
+    text = "the events may be in any order"
+    yield text, lateness(shuffled), "", "Take the earliest message with `min`, and don't rely on the list's order."
 
 
-def play_distributed(make_distributed: Callable, comm) -> Iterator[tuple]:
-    """Look at the weights after the call, and at the gradients that the returned optimizer averages in one step."""
-    gradient = None
-    with running(comm) as hvd:
-        model, optimizer = built(comm.rank)
-        returned: Any = make_distributed(model, optimizer, hvd)
-        weights = weights_of(model)
-        is_wrapped = hasattr(returned, "synchronize") and hasattr(returned, "skip_synchronize")
-        # From here on all ranks must make the same calls, or one would wait for the others.
-        if all(comm.allgather(is_wrapped)):
-            model.load_state_dict(built(0)[0].state_dict())
-            backward(model, [batch(comm.rank, 0)])
-            returned.synchronize()
-            gradient = gradient_of(model)
-    yield "the optimizer is wrapped by Horovod", is_wrapped
-    yield "all ranks hold rank 0's weights", weights, "after the call", NOT_SENT
-    yield "its gradients are averaged over the ranks", gradient
-
-
-NOT_SENT = "Send all of rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
-SEND = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
-WRAPPED = "hvd.DistributedOptimizer(optimizer, named_parameters=names)"
-make_distributed = played(
-    "make_distributed",
+KEY = "key = event.tensor, event.step"
+WAITED = "event.at_ms - first_ms[event.tensor, event.step]"
+LATEST = "max(of_rank[event.step], waited_ms)"
+lateness = played(
+    "lateness",
     NOTEBOOK,
-    play_distributed,
+    play_lateness,
     [
         Edit(
-            "a plain optimizer averages nothing, so each rank would train a network of its own. Return what "
-            "`hvd.DistributedOptimizer` gives you.",
-            (f"return {WRAPPED}", f"{WRAPPED}\n    return optimizer"),
+            "count from the first message about this *tensor*. A rank isn't late because a tensor's turn comes later.",
+            (KEY, "key = event.step"),
+            (WAITED, "event.at_ms - first_ms[event.step]"),
+        ),
+        Edit("a rank's latest tensor decides: take the largest of its tensors, not the last.", (LATEST, "waited_ms")),
+        Edit(
+            "the tensors of a step wait at the same time: take the largest of a rank's tensors, and don't add them up.",
+            (LATEST, "of_rank[event.step] + waited_ms"),
         ),
         Edit(
-            "a rank still has its own weights. Averaging gradients keeps equal weights equal, but it doesn't make them "
-            f"equal. {NOT_SENT}",
-            (SEND, "pass"),
+            "each step has its own first message: look for it among the messages with the same tensor *and* step.",
+            (KEY, "key = event.tensor"),
+            (WAITED, "event.at_ms - first_ms[event.tensor]"),
         ),
         Edit(
-            "they're the sum over the ranks: leave `op` at its default, the mean.",
-            (WRAPPED, f"{WRAPPED[:-1]}, op=hvd.Sum)"),
+            "take the earliest message with `min`, because the events may be in any order.",
+            ("min(event.at_ms, first_ms.get(key, event.at_ms))", "first_ms.get(key, event.at_ms)"),
         ),
     ],
-    returns="what `hvd.DistributedOptimizer` gives you",
-    rounding=1e-9,  # all numbers are float64
-    ready=ready,
-    timeout_s=LIMIT_S,
-    group_hint=GROUP_HINT,
-    stuck="a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0.",
-    unknown="leave `op` and `compression` of `hvd.DistributedOptimizer` at their defaults.",
+    returns="a list of milliseconds for each rank",
+    communicates=False,
+    unknown="for each tensor of a step, subtract the earliest `at_ms` from each rank's, and keep each rank's largest.",
 )

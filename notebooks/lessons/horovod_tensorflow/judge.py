@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 
 from workshop_lib.exercises.play import Edit, played
+from workshop_lib.exercises.solutions import Solution
 
 NOTEBOOK = "04_horovod_tensorflow"
 GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."
@@ -154,7 +155,7 @@ def trained(train: Callable, comm) -> tuple[np.ndarray, np.ndarray | None]:
     with tempfile.TemporaryDirectory(prefix="workshop-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.keras"
         with horovod(comm), mock.patch.multiple(hvd, **local), mock.patch.multiple(hvd_keras, **local):
-            train(model, *samples(SAMPLES * comm.size), str(path))
+            train(model, *samples(SAMPLES * comm.size), str(path), Solution(NOTEBOOK, "averaging").load())
         weights = _flat(model.get_weights())
         saved = None
         with contextlib.suppress(OSError, KeyError, ValueError):  # there is no file, or Keras did not write it
@@ -189,8 +190,8 @@ train = played(
             ("[lesson.keras3.BroadcastVariables()]", "[]"),
         ),
         Edit(
-            "nothing averages the gradients: under Keras 3 `lesson.keras3.DistributedOptimizer` does, not Horovod's.",
-            ("lesson.keras3.DistributedOptimizer(", "("),
+            "nothing averages the gradients: give `compile` the optimizer that `averaging` returns.",
+            ("averaging(keras", "(keras"),
         ),
         Edit(
             "you left the learning rate as it was, but the global batch has grown: multiply it by `hvd.size()`.",

@@ -34,13 +34,6 @@ RIGHT = {
         ],
         "with futures": [(SEND, f"{SEND}.get_future()"), (WAIT, "torch.futures.wait_all(handles)")],
     },
-    "my_buckets": {
-        "divided after, with new gradients": [
-            ("for p in bucket]) / dist.get_world_size()", "for p in bucket])"),
-            ("sum(each.grad.nbytes for each in bucket)", "8 * sum(each.numel() for each in bucket)"),
-            ("p.grad.copy_(part.view_as(p))", "p.grad = (part / dist.get_world_size()).view_as(p)"),
-        ]
-    },
 }
 WRONG = {
     "my_ddp": {

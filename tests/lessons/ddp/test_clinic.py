@@ -34,7 +34,6 @@ def test_the_timeline_tells_the_others(patients):
     assert waiting[1] == min(waiting)
 
 
-@pytest.mark.parametrize("name", ["my_ddp", "my_buckets"])
-def test_ddp_written_by_hand_passes_on_four_ranks_too(name):
-    verdict = getattr(check, name)(solution("05_ddp", name))
+def test_ddp_written_by_hand_passes_on_four_ranks_too():
+    verdict = check.my_ddp(solution("05_ddp", "my_ddp"))
     assert verdict.passed is True, verdict

@@ -1,7 +1,5 @@
-"""What 05 says that DDP leaves to its user: clipping, memory, unequal steps, and the variables of other launchers."""
+"""What 05 says that DDP leaves to its user: clipping, memory, and unequal steps."""
 
-import re
-import socket
 import sys
 
 import cloudpickle
@@ -10,10 +8,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
-from training.launching import rank_environment, run_bounded
-
-from workshop_lib.classroom import generate
-from workshop_lib.ranks.launch import which_mpi
 
 from lessons.ddp.process_group import join
 
@@ -92,51 +86,3 @@ def test_join_lets_ranks_take_different_numbers_of_steps(team):
     (gradient, weights), *others = team.run(joined, timeout=20, show=False)
     assert gradient == [[1 / team.n]], "the ranks that are done count as zeros"
     assert all(each[1] == weights for each in others)
-
-
-SCRIPT = """
-import sys
-import torch.distributed as dist
-dist.init_process_group("gloo")
-sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} local {dist.get_node_local_rank()}\\n")  # at once
-dist.destroy_process_group()
-"""
-
-
-def fenced(language: str) -> str:
-    """The code in this language that the notebook's section on several hosts shows."""
-    source = (generate.NOTEBOOKS / "source" / "05_ddp.py").read_text(encoding="utf-8")
-    section = re.sub("^# ?", "", source.partition("# ## Deeper: several hosts")[2], flags=re.MULTILINE)
-    return section.partition(f"```{language}\n")[2].partition("```")[0]
-
-
-def executable(path, text: str) -> None:
-    path.write_text("#!/bin/bash\n" + text)
-    path.chmod(0o755)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("launcher", ["mpiexec", "srun"])
-def test_ranks_of_other_launchers_meet_and_know_their_local_rank(launcher, tmp_path):
-    """srun is played by a script that sets Slurm's variables for two tasks on this host."""
-    script = tmp_path / "ddp.py"
-    if launcher == "mpiexec":
-        script.write_text(fenced("python") + SCRIPT)
-        command = [*which_mpi.mpiexec(), "-n", "2", sys.executable, str(script)]
-    else:
-        script.write_text(SCRIPT)
-        task = 'SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 "$@" &'
-        takes = 'test "$1" = --export=ALL || exit 2; shift;'
-        executable(tmp_path / "srun", f"{takes} for task in 0 1; do {task} done; wait")
-        executable(tmp_path / "scontrol", 'test "$*" = "show hostnames node[0-1]" && echo 127.0.0.1 && echo other')
-        executable(tmp_path / "python", f'exec {sys.executable} "$@"')
-        with socket.create_server(("", 0)) as free:
-            port = str(free.getsockname()[1])
-        lines = fenced("bash").replace("29500", port).replace("ddp.py", str(script))
-        command = ["bash", "-c", f'PATH={tmp_path}:$PATH SLURM_JOB_NODELIST="node[0-1]"\n{lines}']
-    [(status, output)] = run_bounded([command], [rank_environment()], 60)
-    assert status == 0, output
-    assert sorted(line for line in output.splitlines() if line.startswith("rank")) == [
-        "rank 0 of 2 local 0",
-        "rank 1 of 2 local 1",
-    ]

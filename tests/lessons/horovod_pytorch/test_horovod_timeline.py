@@ -90,14 +90,6 @@ def test_tensors_that_travel_together_are_one_allreduce():
     assert horovod_timeline.HorovodTimeline(spans).allreduces() == [(1.0, 3.1), (4.0, 5.0)]
 
 
-def test_shares_count_each_moment_once(recorded):
-    shares = recorded.of_step(0).shares()
-    assert sum(shares.values()) == pytest.approx(1)
-    # While the bias travels, the weight is still negotiated: that counts as transfer.
-    assert shares[TRANSFER] == pytest.approx((15.939 + 24.102) / 96.775, abs=1e-4)
-    assert shares[NEGOTIATION] == pytest.approx((41.156 + 1.174) / 96.775, abs=1e-3)
-
-
 def test_settings_are_compared_by_the_spread_of_their_steps_and_their_allreduces(recorded):
     measured = horovod_timeline.Measured([1.0, 2.0, 3.0], recorded)
     assert measured.median_ms == 2.0
