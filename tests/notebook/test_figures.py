@@ -110,7 +110,8 @@ CASES = {
     "02_synchronous_sgd": {
         "step_times": lambda: synchronous_sgd.step_times(
             {"64 samples on every rank": STEP_MS, "192 on the last": STEP_MS}
-        )
+        ),
+        "threes": lambda: synchronous_sgd.threes([np.zeros((784, 10))] * 2, np.zeros((784, 10))),
     },
     "03_horovod_pytorch": {"draw": lambda: horovod.draw({"default": TENSORS, "without the cache": TENSORS})},
     "05_ddp": {
