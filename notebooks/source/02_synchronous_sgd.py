@@ -263,7 +263,7 @@ colleagues = short_run(colleagues_average)
 # Both losses look fine. But in one of these runs, the ranks no longer train the same network. Rank 0's loss gives no hint of it,
 # because rank 0's own network learns in both runs. To find out, you have to compare the weights of all ranks.
 #
-# ### Exercise 3 (normal): do the ranks agree?
+# ## Exercise 3 (normal): do the ranks agree?
 #
 # Write the check that catches such a run. All ranks call `ranks_agree`, and all of them get the same answer, so that they can stop
 # together. It's `True` only if the parameters of all ranks are equal to the last bit. Averaging keeps equal weights exactly
@@ -363,7 +363,7 @@ guess.compare(
 # With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. But the mean of
 # gradients taken at different weights isn't the gradient of any of these networks.
 #
-# ### Exercise 4 (warm-up): the same start
+# ## Exercise 4 (warm-up): the same start
 #
 # Training has to begin with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
 # weights, to the last bit. You only have to send the parameters, since this network has nothing else.
