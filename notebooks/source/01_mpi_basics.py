@@ -99,14 +99,6 @@ beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(
     f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s"
 )
-line_s = {nbytes: alpha_s + beta_s_per_byte * nbytes for nbytes in message_s}
-worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
-twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
-print(
-    f"at {worst:,} bytes, "
-    f"a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says"
-)
-print(f"from {twice:,} bytes on, it takes more than twice the latency")
 lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
@@ -114,9 +106,9 @@ lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # *latency*, $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every
 # cost estimate in this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model, and in the middle it may be wrong by a factor of three. There the points lie above the line, with
-# steps between them, because MPI has a different way of sending for each range of sizes. It puts a small message
-# straight into a buffer at the receiver, for example, but asks the receiver before it sends a large one.
+# It's a rough model, and in the middle it may be wrong by a factor of three, because MPI has a different way of sending for each
+# range of sizes. It puts a small message straight into a buffer at the receiver, for example, but asks the receiver before it sends
+# a large one.
 #
 # So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
 # messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
@@ -201,8 +193,7 @@ lesson.check.exchange(exchange)
 #
 # ## The collectives
 #
-# A *collective* is a call that all ranks of a communicator make together. With a handful of them you can write nearly every
-# parallel program without a single `send`.
+# A *collective* is a call that all ranks of a communicator make together, and it often replaces all sends.
 #
 # - In a **broadcast**, one rank, the *root*, sends the same values to all ranks. That's how all ranks begin training with the
 #   same weights.
