@@ -174,7 +174,7 @@ team.restart(2)
 
 # %%
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
-print(f"2 ranks × {share:.0%} computing = {2 * share:.2f}, measured: {speedup:.2f} times")
+print(f"2 ranks × {share:.0%} computing: {2 * share:.2f}, measured: {speedup:.2f}")
 if speedup < 0.85 * 2 * share:
     print(
         "Side by side, the ranks computed more slowly than one rank alone. "
@@ -183,7 +183,8 @@ if speedup < 0.85 * 2 * share:
 hours = 96 / speedup**3
 print(
     lesson.load.doubt(speedup, ranks=2)
-    or f"If each doubling gains as much, four days on eight devices take {hours:.0f} hours."
+    or "If each doubling changes the speed by this factor, "
+    f"four days become {hours:.0f} hours on eight devices."
 )
 guess.compare(speedup)
 
