@@ -64,8 +64,8 @@ gradients = team.pull("mine")
 lesson.figures.threes(gradients, np.mean(gradients, axis=0))
 
 # %% [markdown]
-# Each rank saw different images, so each has a different gradient. Their mean depends less on how a few people wrote their 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the
-# *global batch*:
+# Each rank saw different images, so each has a different gradient. The mean of these gradients depends less on how a few people
+# wrote their 3s. If each of $N$ ranks holds $B$ samples, the mean is exactly the gradient of all $N B$ samples, the *global batch*:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
@@ -114,8 +114,7 @@ print(f"the mean over ranks is off by {off_by():.1e} of its length")
 #
 # *Try it:* let all ranks hold the same 64 samples: change `own` in the last cell with `%%ranks`. Of which batch do you get the
 # gradient then?
-
-# %% [markdown]
+#
 # ## Exercise 1 (normal): average the gradients
 #
 # So far the notebook has computed the mean. In a real run there's no notebook between the ranks, so they have to do it
@@ -267,18 +266,18 @@ colleagues = short_run(colleagues_average)
 #
 # Write the check that catches such a run. All ranks call `ranks_agree`, and all of them get the same answer, so that they can stop
 # together. It's `True` only if the parameters of all ranks are equal to the last bit. Averaging keeps equal weights exactly
-# equal, so even a tiny difference means that something is wrong, and it will grow.
+# equal, so even a tiny difference means that something is wrong. The ranks don't have to send all their weights: each can compute
+# a *digest*, a checksum of all bytes. Flip a single bit, and the digest almost certainly changes.
 #
 # <details><summary>Hint 1: who compares what?</summary>
 #
 # If every rank compared its weights with those of rank 0, rank 0 would always say yes. What does each rank have to see, so
 # that all ranks come to the same answer? `comm.allgather(value)` returns a list of all ranks' values, on every rank.
 #
-# </details><details><summary>Hint 2: less to send</summary>
+# </details><details><summary>Hint 2: the pieces</summary>
 #
-# You could gather all weights. It's enough to gather a *digest*, a checksum of all their bytes: flip a single bit, and it
-# almost certainly changes. `hashlib.sha256(data).hexdigest()` is a digest of 64 characters, and
-# `p.detach().numpy().tobytes()` are a parameter's bytes, which you can join with `+` or `b"".join(…)`.
+# `hashlib.sha256(data).hexdigest()` is a digest of 64 characters, and `p.detach().numpy().tobytes()` are a parameter's bytes,
+# which you can join with `+` or `b"".join(…)`.
 #
 # </details><details><summary>Solution</summary>
 #
