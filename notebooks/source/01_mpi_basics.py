@@ -193,7 +193,7 @@ lesson.check.exchange(exchange)
 #
 # ## The collectives
 #
-# A *collective* is a call that all ranks of a communicator make together, and it often replaces all sends.
+# A *collective* is a call that all ranks of a communicator make together. Many programs never send anything else.
 #
 # - In a **broadcast**, one rank, the *root*, sends the same values to all ranks. That's how all ranks begin training with the
 #   same weights.
@@ -237,6 +237,8 @@ guess
 # %%
 after = team.pull("after")
 guess.compare(after[2]["reduce-scatter"][0])
+
+# %%
 lesson.figures.collectives(team.pull("mine"), after)
 
 # %% [markdown]
@@ -286,9 +288,8 @@ picture("ring")
 # times the size of the array: less than twice, no matter how many ranks there are. No allreduce that only sends messages can do
 # it with fewer bytes. Notebook [06](06_zero_and_fsdp.ipynb) uses the two halves separately.
 #
-# The price of the ring is $2(p-1)$ latencies. MPI picks an algorithm by the size of the array and the number of ranks, and so
-# does NCCL on NVIDIA's GPUs. *Rabenseifner's algorithm*, for example, sends as few bytes with only $2 \log_2 p$ latencies, if
-# $p$ is a power of two.
+# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes with only $2 \log_2 p$ latencies,
+# if $p$ is a power of two. MPI picks an algorithm by the size of the array and the number of ranks, and so does NCCL on GPUs.
 #
 # ## Exercise 2 (hard): the first half of the ring
 #
