@@ -189,8 +189,8 @@ print(
 guess.compare(speedup)
 
 # %% [markdown]
-# The number of ranks times the share of computing is a good first estimate of a speed-up. It supposes that ranks compute as fast
-# side by side as alone.
+# On a machine that does nothing else, the number of ranks times the share of computing is a good first estimate of a speed-up. It
+# supposes that ranks compute as fast side by side as alone.
 #
 # So would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each other
 # and exchange gradients in every step. And a step of eight ranks takes eight times as many images, so an epoch has fewer steps.
