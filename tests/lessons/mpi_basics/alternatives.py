@@ -145,29 +145,15 @@ WRONG = {
             [("np.empty_like(place)", "np.empty_like(outgoing)")],
             "the size of what arrives",
         ),
-        "value by value": (
-            [
-                (
-                    SENDRECV,
-                    "for at in range(max(map(len, chunks))): comm.Sendrecv(outgoing[at:at + 1], right, "
-                    "recvbuf=incoming[at:at + 1], source=left)",
-                )
-            ],
-            "in one piece",
-        ),
     },
     "allgather": {
-        "pickled chunks": (
-            [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],
-            "with upper-case calls",
-        ),
         "all chunks in each step": (
             [
                 (SENDRECV, "every = comm.sendrecv(chunks, right, source=left)"),
                 ("place[:] = incoming", "place[:] = every[(comm.rank - step) % p]"),
             ],
             "with upper-case calls",
-        ),
+        )
     },
 }
 NEVER_ENDS = {

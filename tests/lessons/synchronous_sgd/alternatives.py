@@ -53,15 +53,6 @@ RIGHT = {
                 comm.Allreduce(flat, high, op=MPI.MAX)
                 return (low == high).all()
             """,
-        "parameter by parameter": """
-            def ranks_agree(model, comm):
-                same = True
-                for p in model.parameters():
-                    first = p.detach().numpy().copy()
-                    comm.Bcast(first)
-                    same = comm.allreduce(torch.equal(p, torch.from_numpy(first)), op=MPI.LAND) and same
-                return same
-            """,
         "rank 0 decides": """
             def ranks_agree(model, comm):
                 data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
@@ -126,14 +117,6 @@ WRONG = {
                 return all(comm.allgather(np.allclose(flat, comm.bcast(flat))))
             """,
             "tolerance",
-        ),
-        "by their norm": (
-            """
-            def ranks_agree(model, comm):
-                norm = float(sum((p**2).sum() for p in model.parameters()))
-                return len(set(comm.allgather(norm))) == 1
-            """,
-            "",
         ),
         "never": ([("len(set(digests)) == 1", "len(set(digests)) == comm.size")], "rank 0 says False"),
     },
