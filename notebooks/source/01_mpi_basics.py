@@ -29,34 +29,6 @@ comm = MPI.COMM_WORLD
 print(f"rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
-# ## Rank and size
-#
-# Outside a notebook, a launcher such as `mpiexec -n 4` starts a program as four processes that know about each other.
-#
-# <details><summary>The same program in C</summary>
-#
-# Each process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI`
-# calls `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
-#
-# ```c
-# #include <mpi.h>
-# #include <stdio.h>
-#
-# int main(int argc, char **argv) {
-#     int rank, size;
-#     MPI_Init(&argc, &argv);
-#     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-#     MPI_Comm_size(MPI_COMM_WORLD, &size);
-#     printf("rank %d of %d\n", rank, size);
-#     MPI_Finalize();
-# }
-# ```
-#
-# Compile it with `mpicc hello.c -o hello`, which knows where `mpi.h` and the library are, and start it with
-# `mpiexec -n 4 ./hello`.
-#
-# </details>
-#
 # ## Send and receive
 #
 # Ranks share no memory. If rank 1 needs a value that rank 0 holds, rank 0 has to *send* it and rank 1 has to *receive* it.
@@ -127,14 +99,6 @@ beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(
     f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s"
 )
-line_s = {nbytes: alpha_s + beta_s_per_byte * nbytes for nbytes in message_s}
-worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
-twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
-print(
-    f"at {worst:,} bytes, "
-    f"a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says"
-)
-print(f"from {twice:,} bytes on, it takes more than twice the latency")
 lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
@@ -142,9 +106,9 @@ lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # *latency*, $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every
 # cost estimate in this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model, and in the middle it may be wrong by a factor of three. There the points lie above the line, with
-# steps between them, because MPI has a different way of sending for each range of sizes. It puts a small message
-# straight into a buffer at the receiver, for example, but asks the receiver before it sends a large one.
+# It's a rough model, and in the middle it may be wrong by a factor of three, because MPI has a different way of sending for each
+# range of sizes. It puts a small message straight into a buffer at the receiver, for example, but asks the receiver before it sends
+# a large one.
 #
 # So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
 # messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
@@ -229,96 +193,56 @@ lesson.check.exchange(exchange)
 #
 # ## The collectives
 #
-# A *collective* is a call that all ranks of a communicator make together. With a handful of them you can write nearly every
-# parallel program without a single `send`. The pictures show what each rank holds in its variables `before` and `after`. The tens
-# digit of a value tells you which rank it came from.
+# A *collective* is a call that all ranks of a communicator make together. Many programs never send anything else.
 #
-# In a **broadcast**, one rank, the *root*, sends the same value to all ranks. That's how all ranks begin training with the same
-# weights.
+# - In a **broadcast**, one rank, the *root*, sends the same values to all ranks. That's how all ranks begin training with the
+#   same weights.
+# - In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets one element from
+#   each rank, such as their measurements.
+# - An **allgather** gives the gathered list to all ranks. When each rank keeps only a share of the weights, an allgather puts the
+#   shares together just before they're needed.
+# - A **reduce** adds up the ranks' lists, element by element, and gives the sum to the root. An **allreduce** gives it to all
+#   ranks. Training adds up all gradients with an allreduce in every single step, so its speed depends on this collective more than
+#   on any other. Instead of adding, both can do another operation, such as `MPI.MAX`.
+# - A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
+#   each rank updates only a share of the weights.
+# - In an **all-to-all**, element `i` of rank `j`'s list becomes element `j` of rank `i`'s. Notebook [11d](11d_experts.ipynb) uses
+#   it to send each word to the right subnetwork.
+#
+# Let every rank begin with four numbers, whose tens digit says which rank they come from.
 
 # %%
 # %%ranks
-rank = comm.rank
-before = 10 if rank == 1 else None
-after = comm.bcast(before, root=1)
+mine = 10 * comm.rank + np.arange(4)
+total = np.empty_like(mine)
+comm.Allreduce(mine, total)
+part = np.empty(1, dtype=mine.dtype)
+comm.Reduce_scatter_block(mine, part)
+after = {
+    "broadcast from rank 1": comm.bcast(mine, root=1),
+    "scatter from rank 1": comm.scatter(mine, root=1),
+    "gather to rank 0": comm.gather(mine[0], root=0),
+    "allgather": comm.allgather(mine[0]),
+    "allreduce": total,
+    "reduce-scatter": part,
+    "all-to-all": comm.alltoall(mine),
+}
 
 # %%
-lesson.figures.before_and_after("broadcast")
+guess = predict(
+    "Which number does rank 2 hold after the reduce-scatter?", low=0, high=100
+)
+guess
+
+# %%
+after = team.pull("after")
+guess.compare(after[2]["reduce-scatter"][0])
+
+# %%
+lesson.figures.collectives(team.pull("mine"), after)
 
 # %% [markdown]
-# In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets a list with one
-# element from each rank, such as their measurements. What will rank 2 hold after each? Say it before you look.
-
-# %%
-# %%ranks
-before = [10, 11, 12, 13] if rank == 1 else None
-after = comm.scatter(before, root=1)
-
-# %%
-lesson.figures.before_and_after("scatter")
-
-# %%
-# %%ranks
-before = 10 * rank
-after = comm.gather(before, root=0)
-
-# %%
-lesson.figures.before_and_after("gather")
-
-# %% [markdown]
-# An **allgather** gives all ranks the gathered list. When each rank keeps only a share of the weights, an allgather puts the
-# shares together just before they're needed.
-
-# %%
-# %%ranks
-before = 10 * rank
-after = comm.allgather(before)
-
-# %%
-lesson.figures.before_and_after("allgather")
-
-# %% [markdown]
-# A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
-# another operation, such as `MPI.MAX`. An **allreduce** gives the result to all ranks. Training adds up all gradients with an
-# allreduce in every single step, so its speed depends on this collective more than on any other. In the picture, stripes mark a
-# sum.
-
-# %%
-# %%ranks
-before = np.array([10 * rank, 10 * rank + 1])
-after = np.empty_like(before)
-comm.Allreduce(before, after, op=MPI.SUM)
-
-# %%
-lesson.figures.before_and_after("allreduce")
-
-# %% [markdown]
-# A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
-# each rank updates only a share of the weights and needs only their gradients. Which number will rank 2 hold?
-
-# %%
-# %%ranks
-before = 10 * rank + np.arange(4)
-after = np.empty(1, dtype=before.dtype)
-comm.Reduce_scatter_block(before, after)
-
-# %%
-lesson.figures.before_and_after("reduce-scatter")
-
-# %% [markdown]
-# In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
-# `i`'s. And now, what will rank 2 hold? (Notebook [11d](11d_experts.ipynb) uses it to send each word to the right subnetwork.)
-
-# %%
-# %%ranks
-before = [10 * rank + i for i in range(4)]
-after = comm.alltoall(before)
-
-# %%
-lesson.figures.before_and_after("all-to-all")
-
-# %% [markdown]
-# *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again.
+# In the first row, each rank has its own color. A sum has stripes in the colors of all ranks whose numbers are in it.
 #
 # ### The danger
 #
@@ -327,16 +251,14 @@ lesson.figures.before_and_after("all-to-all")
 
 # %%
 # %%ranks
-before = "weights" if rank == 0 else None
-if rank == 0:
+held = "weights" if comm.rank == 0 else None
+if comm.rank == 0:
     comm.bcast("settings")
-after = comm.bcast(before)
-if rank > 0:
+received = comm.bcast(held)
+print(f"rank {comm.rank} received the {received}")
+if comm.rank > 0:
     # This receives what was left over, so the collectives of later cells match again.
     comm.bcast(None)
-
-# %%
-lesson.figures.before_and_after("broadcast")
 
 # %% [markdown]
 # Nothing failed, but three ranks now hold the settings where they should hold the weights. Call the same collectives in the same
@@ -357,24 +279,23 @@ picture("ring")
 
 # %% [markdown]
 # In the first $p - 1$ steps, each rank adds the chunk that arrives to its own, and sends the sum on in the next step.
-# Afterwards each rank holds one chunk of the complete sum, as after a reduce-scatter. In another $p - 1$ steps, the finished
-# chunks travel on until every rank has all of them, as after an allgather:
+# Afterwards rank $r$ holds the complete sum in chunk $r + 1$, so the ranks have done a reduce-scatter. In another $p - 1$ steps, the
+# finished chunks travel on until every rank has all of them, as after an allgather:
 #
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
 # In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
 # times the size of the array: less than twice, no matter how many ranks there are. No allreduce that only sends messages can do
-# it with fewer bytes.
+# it with fewer bytes. Notebook [06](06_zero_and_fsdp.ipynb) uses the two halves separately.
 #
-# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes, but pays only $2 \log_2 p$ latencies
-# if $p$ is a power of two: each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
-# of the array and the number of ranks, and so does NCCL on NVIDIA's GPUs. (With *NVLS*, the switch between the GPUs adds.)
+# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes with only $2 \log_2 p$ latencies,
+# if $p$ is a power of two. MPI picks an algorithm by the size of the array and the number of ranks, and so does NCCL on GPUs.
 #
-# ## Exercise 2 (hard): the ring allreduce
+# ## Exercise 2 (hard): the first half of the ring
 #
-# You can write a ring in ten lines. The check gives you a communicator that has only `rank`, `size`, sends and receives,
-# and it counts what you send. Each rank must send $2(p-1)/p$ times the size of the array, in at most $2(p-1)$ messages. In each
-# round a rank can send one message and receive one, and you have $2(p-1)$ rounds.
+# Now write the first $p - 1$ steps. The check gives you a communicator that has only `rank`, `size`, sends and receives, and it
+# counts what you send: $p - 1$ chunks per rank, in at most $p - 1$ rounds. In each round a rank can send one message and receive
+# one.
 #
 # <details><summary>Hint 1: two steps of rank 0</summary>
 #
@@ -383,45 +304,39 @@ picture("ring")
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `chunks = np.array_split(total, p)` cuts an array of any length into $p$ *views*: if you change one, you change `total`. In
-# step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`, and what it receives belongs to `chunks[(r - s - 1) % p]`.
-# (`% p` wraps around the ring: `(0 - 1) % p` is $p - 1$.)
+# `comm.Sendrecv(chunk, dest=right, recvbuf=incoming, source=left)` sends and receives at once. Receive into a new array that's as
+# long as the arriving chunk, `incoming = np.empty_like(…)`, and then add it to your own chunk. `% p` wraps around the ring:
+# `(0 - 1) % p` is $p - 1$.
 #
-# </details><details><summary>Hint 3: the two phases</summary>
+# </details><details><summary>Hint 3: which chunk when?</summary>
 #
-# Use `Sendrecv`, and receive into a new array that's as long as the arriving chunk, `incoming = np.empty_like(…)`. In the
-# first $p - 1$ steps, *add* it to your own chunk (`chunk += incoming`). In the other steps, *replace* your chunk with it
-# (`chunk[:] = incoming`).
+# In step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`. What it receives belongs to `chunks[(r - s - 1) % p]`, the
+# chunk that it sends in the next step.
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of ring_allreduce}
+# {solution of reduce_scatter}
 #
 # </details>
 
 
 # %%
-def ring_allreduce(comm, values):
-    """A new array: the sum of all ranks' `values`.
+def reduce_scatter(comm, chunks):
+    """Add up the ranks' `chunks`, a list of p arrays, in place.
 
-    All have the same length, which p need not divide.
+    Afterwards, `chunks[(rank + 1) % p]` holds the sum over all ranks. The other
+    chunks may hold anything. Chunks may differ in length.
     """
     p = comm.size
     right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
     # <solution>
-    total = values.copy()
-    chunks = np.array_split(total, p)
-    for step in range(2 * (p - 1)):
+    for step in range(p - 1):
         outgoing = chunks[(comm.rank - step) % p]
         # The chunk that arrives now, and leaves in the next step
         place = chunks[(comm.rank - step - 1) % p]
         incoming = np.empty_like(place)
         comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
-        if step < p - 1:
-            place += incoming  # reduce-scatter
-        else:
-            place[:] = incoming  # allgather
-    return total
+        place += incoming
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -429,12 +344,54 @@ def ring_allreduce(comm, values):
 
 
 # %%
-lesson.check.ring_allreduce(ring_allreduce)
+lesson.check.reduce_scatter(reduce_scatter)
 
 # %% [markdown]
-# *Beat it:* on four ranks, your ring takes six rounds. Write Rabenseifner's algorithm, which takes four rounds and no more bytes.
-# The check accepts it, too.
+# ## Exercise 3 (warm-up): the second half
 #
+# Now every rank has one finished chunk. Pass the finished chunks around, again in $p - 1$ rounds, until every rank has all of them.
+#
+# <details><summary>Hint 1: what changes?</summary>
+#
+# In step 4 of the picture, which chunk does rank 0 send? And what does a rank do with a finished chunk that arrives?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# Take your first half, and let each rank begin with chunk $r + 1$. `place[:] = incoming` replaces what's in an array.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of allgather}
+#
+# </details>
+
+
+# %%
+def allgather(comm, chunks):
+    """Give every rank all finished chunks, in place.
+
+    `chunks` is a list of p arrays. Before the call, `chunks[(rank + 1) % p]` is
+    finished. Afterwards, all of them are.
+    """
+    p = comm.size
+    right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
+    # <solution>
+    for step in range(p - 1):
+        outgoing = chunks[(comm.rank + 1 - step) % p]
+        place = chunks[(comm.rank - step) % p]
+        incoming = np.empty_like(place)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
+        place[:] = incoming
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.allgather(allgather)
+
+# %% [markdown]
 # ## On sixteen ranks
 #
 # Two cores can't show what a ring gains, so the next sixteen ranks *emulate* machines on 10 Gb Ethernet. Processes and messages
@@ -442,7 +399,8 @@ lesson.check.ring_allreduce(ring_allreduce)
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
-team.push(ring_allreduce=lesson.check.written(ring_allreduce))
+team.push(reduce_scatter=lesson.check.written(reduce_scatter))
+team.push(allgather=lesson.check.written(allgather))
 guess = predict(
     "4 MB on 16 ranks: "
     "how many times as long as a ring does the way through rank 0 take?",
@@ -453,11 +411,22 @@ guess
 
 # %%
 # %%ranks --timeout 120
+import numpy as np
 from mpi4py import MPI
 
 from lessons import mpi_basics as lesson
 
 comm = MPI.COMM_WORLD
+
+
+def ring_allreduce(comm, values):
+    """The sum of all ranks' `values`, in a new array."""
+    chunks = [chunk.copy() for chunk in np.array_split(values, comm.size)]
+    reduce_scatter(comm, chunks)
+    allgather(comm, chunks)
+    return np.concatenate(chunks)
+
+
 sizes = [128 * 8**k for k in range(6)]
 through_rank_0 = lesson.allreduces.seconds(
     comm, lesson.allreduces.through_rank_0, sizes
@@ -502,7 +471,7 @@ for name, nbytes in (
 team = ranks.start(4)
 
 # %% [markdown]
-# ### Exercise 3 (warm-up): sums and counts
+# ### Exercise 4 (warm-up): sums and counts
 #
 # A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In
 # this function, the ranks have *different numbers* of values, and some may have none.
@@ -574,7 +543,7 @@ lesson.programs.mpiexec(2, "python", folder / "fails.py")
 lesson.programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 
 # %% [markdown]
-# ### Exercise 4 (warm-up): hello.py
+# ### Exercise 5 (warm-up): hello.py
 #
 # Run this program first on every new cluster, because it shows on which hosts your processes are. Each process already prints a line such as `rank 0 of 3 on node17`. Now let rank 0 alone print `3 ranks on 2 hosts`. The check
 # runs the file as three processes.
@@ -666,7 +635,7 @@ two_results(late=1)
 # may show up once in a hundred runs. To find one before it finds you, delay one rank after the other, as we did here.
 # *Try it:* replace the `2` in the last line of `two_results` with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
 #
-# ### Exercise 5 (normal): first come, first served
+# ### Exercise 6 (normal): first come, first served
 #
 # Now take results as they arrive, and still return the same list each time. Your `collect` returns all ranks' results on rank
 # 0, in the order of the ranks. In the check, ranks 2, 3 and 1 send in this order, each once the one before it is done.

@@ -40,8 +40,8 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "own" / "01_mpi_basics.ipynb"))
     for guess, measured in ((3.0, None), (3.0, 12.5), (12.0, None), (12.0, 13.0)):
         learners_log.keep(Prediction("How many times longer?", "times", guess, measured))
-    learners_log.keep(Check("ring_allreduce", False, "SECRET of a learner"))
-    learners_log.keep(Check("ring_allreduce", True))
+    learners_log.keep(Check("reduce_scatter", False, "SECRET of a learner"))
+    learners_log.keep(Check("reduce_scatter", True))
 
 
 @pytest.mark.usefixtures("kept")
@@ -50,7 +50,7 @@ def test_what_is_shared_is_the_results_and_nothing_else():
     first = {"question": "How many times longer?", "unit": "times", "guess": 3.0, "measured": 12.5}
     assert sharing.summary(learners_log.kept()) == {
         "predictions": [about | first],
-        "solved": [about | {"exercise": "ring_allreduce"}],
+        "solved": [about | {"exercise": "reduce_scatter"}],
     }
 
 
@@ -67,7 +67,7 @@ def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
     cells["post_run_cell"](None)
     after.thread.join(60)
     (shown,) = board.read(room).learners
-    assert {exercise for _, exercise in shown.solved} == {"ring_allreduce", "exchange"}
+    assert {exercise for _, exercise in shown.solved} == {"reduce_scatter", "exchange"}
     before = file.stat().st_ino
     cells["post_run_cell"](None)
     after.thread.join(60)

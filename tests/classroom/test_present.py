@@ -72,7 +72,7 @@ def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
     headings = [cell for cell in cells if cell.source.startswith("## ")]
     assert [cell.source for cell in headings] == [
         "## One batch, in parts", "## Exercise 1 (normal): average the gradients", "## Equal, to the last bit",
-        "## Next: [07_large_batch](03_07_large_batch.ipynb)",
+        "## Exercise 3 (normal): do the ranks agree?", "## Next: [07_large_batch](03_07_large_batch.ipynb)",
     ]  # fmt: skip
     assert all(cell.metadata["jp-MarkdownHeadingCollapsed"] for cell in headings[:-1])
     prepares = [cell.source for cell in cells if cell.source.startswith("# what this section needs\n")]

@@ -1,7 +1,7 @@
 """Exercises: what ranks observe of a learner's function, which properties must hold, and the known mistakes.
 
 Each lesson has a `judge` module with its exercises. A notebook calls an `Exercise` with the learner's function, as in
-`lesson.check.ring_allreduce(mine)`. Most exercises are made from a play (play.py), one way to observe a function.
+`lesson.check.reduce_scatter(mine)`. Most exercises are made from a play (play.py), one way to observe a function.
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order

@@ -1,88 +1,63 @@
-"""Figures of 01_mpi_basics: a collective before and after, and what a message costs."""
+"""Figures of 01_mpi_basics: what ranks hold after collectives, and what a message costs."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
-from workshop_lib import ranks
 from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, RecordFigure
 
-GAP = 0.35
-
-
-def before_and_after(name: str) -> RecordFigure:
-    """Draw what the notebook's ranks hold in their variables `before` and `after`; `name` is that of a collective."""
-    team = ranks.current()
-    return collective(name, team.pull("before"), team.pull("after"))
+GAP = 0.8  # between ranks, in cells
+ROW = 1.35  # from one row to the next, in cells
 
 
 @figures.styled
-def collective(name: str, before: list, after: list) -> RecordFigure:
-    """Draw what each rank holds before and after a collective. An entry is one rank's value, list of values, or None.
+def collectives(before: list, after: list[dict[str, Any]]) -> RecordFigure:
+    """Draw what each rank holds before and after several collectives, a row for each.
 
-    A cell has the color of the rank that held its value before. An element-by-element sum over all ranks' values has
-    stripes in the colors of all these ranks. Any other cell stays white.
+    before[rank]: the numbers of that rank. after[rank][name]: what it holds after this collective, numbers or None. A
+    number has the color of the rank that held it before. An element-by-element sum over all ranks has stripes in their
+    colors.
     """
-    columns = [[_cells(held) for held in side] for side in (before, after)]
-    ranks_of = _givers(columns[0])
-    n = len(before)
-    height = max(len(cells) for side in columns for cells in side)
-    width = n * (1 + GAP) - GAP
-    figure, axes = figures.canvas((min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height))
-    middle = 1.9
-    axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
-    for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
-        axes.text(left + width / 2, -1.25, title, color=palette.GRAY, **CENTERED)
-        for rank, cells in enumerate(side):
-            x = left + rank * (1 + GAP)
-            axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTERED)
-            for y, value in enumerate(cells):
-                _stripes(axes, x, y, ranks_of.get(value, []))
-                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=palette.INK, lw=1.2))
-                axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTERED)
-            if not cells:
-                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=palette.GRAY, lw=1))
-    start = (width + 0.2, height / 2)
-    end = (width + middle - 0.2, height / 2)
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color=palette.INK))
-    axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom")
+    rows = {"before": before} | {name: [each[name] for each in after] for name in after[0]}
+    ranks_of = _givers([_cells(held) for held in before])
+    width = len(_cells(before[0])) + GAP
+    figure, axes = figures.canvas((12, 0.6 + 0.5 * len(rows)))
+    axes.set(xlim=(-5.5, len(before) * width), ylim=(ROW * len(rows), -1.2))
+    for rank in range(len(before)):
+        axes.text(rank * width + (width - GAP) / 2, -0.6, f"rank {rank}", weight="bold", **CENTERED)
+    for row, (name, by_rank) in enumerate(rows.items()):
+        axes.text(-0.4, row * ROW + 0.5, name, ha="right", va="center", weight="bold" if row == 0 else "normal")
+        for rank, held in enumerate(by_rank):
+            _draw_cells(axes, rank * width, row * ROW, _cells(held), ranks_of)
     return figure
 
 
-def _cells(held) -> list:
-    if held is None:
-        return []
-    if isinstance(held, np.ndarray):
-        held = held.tolist()
-    return list(held) if isinstance(held, list | tuple) else [held]
+def _draw_cells(axes: Axes, left: float, top: float, cells: list[int], ranks_of: dict[int, list[int]]) -> None:
+    for at, value in enumerate(cells):
+        givers = ranks_of[value]
+        for stripe, rank in enumerate(givers):
+            place = (left + at + stripe / len(givers), top)
+            color = palette.TINTS[rank % len(palette.TINTS)]
+            axes.add_patch(Rectangle(place, 1 / len(givers), 1, fc=color, ec="none"))
+        axes.add_patch(Rectangle((left + at, top), 1, 1, fill=False, ec=palette.INK, lw=1.2))
+        axes.text(left + at + 0.5, top + 0.5, str(value), **CENTERED)
+    if not cells:
+        axes.text(left + 0.5, top + 0.5, "nothing", color=palette.GRAY, va="center")
 
 
-def _givers(before: list[list]) -> dict[Any, list[int]]:
-    """Return the ranks whose colors each value gets: the only rank that held it, or all whose values add up to it."""
-    givers: dict[Any, list[int]] = {}
-    holders = [rank for rank, cells in enumerate(before) if cells]
-    for row in zip(*filter(None, before), strict=False):
-        if len(holders) > 1 and all(isinstance(value, int | float) for value in row):
-            givers[sum(row)] = holders
-    held_by: dict[Any, set[int]] = {}
-    for rank, cells in enumerate(before):
-        for value in cells:
-            held_by.setdefault(value, set()).add(rank)
-    return givers | {value: list(ranks) for value, ranks in held_by.items() if len(ranks) == 1}
+def _cells(held: Any) -> list[int]:
+    return [] if held is None else [int(value) for value in np.atleast_1d(held)]
 
 
-def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
-    """Fill a cell with the colors of these ranks, or with white if there are none."""
-    for at, rank in enumerate(ranks):
-        look = {"fc": palette.TINTS[rank % len(palette.TINTS)], "ec": "none"}
-        axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
-    if not ranks:
-        axes.add_patch(Rectangle((x, y), 1, 1, fc=palette.PAPER, ec="none"))
+def _givers(before: list[list[int]]) -> dict[int, list[int]]:
+    """The ranks whose colors each number gets: the only rank that held it, or all whose numbers add up to it."""
+    givers = {sum(column): list(range(len(before))) for column in zip(*before, strict=True)}
+    return givers | {value: [rank] for rank, cells in enumerate(before) for value in cells}
 
 
 @figures.styled

@@ -1,5 +1,5 @@
 """The exercises of 01_mpi_basics: a swap between partners, results collected as they arrive, the mean of all ranks'
-values, and the ring allreduce.
+values, and the two halves of a ring allreduce.
 
 Each call gets its own communicator, so a message that one call leaves unreceived is never mistaken for a message of the
 next call.
@@ -132,63 +132,107 @@ global_mean = played(
 )
 
 
-def play_ring(ring_allreduce: Callable, comm) -> Iterator[tuple]:
-    """Sum four arrays: one whose digits show how often each rank's value was added, one that divides into equal chunks,
-    one that does not, and one with fewer values than there are ranks.
-    """
-    p = comm.size
-    total = ring_allreduce(CountingComm(comm.Dup()), np.full(2 * p, 100.0**comm.rank))
-    observed = "of the ranks' values 1, 100, 10000 and 1000000"
-    yield "it is the sum of all ranks' values, on every rank", total, observed
-    random = np.random.default_rng(comm.rank)
-    equal = CountingComm(comm.Dup())
-    total = ring_allreduce(equal, random.random(1000 * p))
-    advice = "The values are added in the wrong places: a chunk must be added to the chunk with the same number."
-    yield "the sum agrees with comm.Allreduce, element by element", total, "", advice
-    advice = "`np.array_split(total, p)` cuts any length into p chunks."
-    for n, text in (
-        (2 * p + p // 2, "also when the length is not a multiple of the number of ranks"),
-        (p - 1, "also with fewer values than ranks"),
-    ):
-        yield text, ring_allreduce(CountingComm(comm.Dup()), random.random(n)), "", advice
+ARRAYS = (  # (what must hold, the elements of an array, for p ranks)
+    ("every element of the sum is right", lambda p: 1000 * p),
+    ("also when the length is not a multiple of the number of ranks", lambda p: 2 * p + p // 2),
+    ("also with fewer values than ranks", lambda p: p - 1),
+)
+STUCK = (
+    "when every rank sends first, nobody receives. Sendrecv sends and receives at once. Does every rank take the same "
+    "number of steps?"
+)
 
-    array = 8 * 1000 * p
-    needed = 2 * (p - 1)
-    due = needed * array // p
-    observed = f"rank {comm.rank} sent {equal.bytes_sent:,} bytes."
-    advice = "Each step should send one chunk, 1/p of the array, to the neighbor, with upper-case calls."
-    text = f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}"
-    yield text, equal.bytes_sent == due, observed, advice
-    took = rounds(comm.allgather(equal.log))
+
+def counted(comm, counting: CountingComm, nbytes: int) -> Iterator[tuple]:
+    """What half a ring may send for an array of this size: p - 1 chunks, in p - 1 rounds."""
+    p = comm.size
+    due = (p - 1) * nbytes // p
+    observed = f"rank {comm.rank} sent {counting.bytes_sent:,} bytes."
+    advice = "In each step, send one chunk to the neighbor, with upper-case calls."
+    text = f"every rank sends (p-1)/p of the array: {due:,} bytes for an array of {nbytes:,}"
+    yield text, counting.bytes_sent, observed, advice
+    took = rounds(comm.allgather(counting.log))
     observed = f"it took {took} rounds, in each of which a rank can send one message and receive one."
     advice = "Send each chunk in one piece, with Sendrecv, which sends and receives in the same round."
-    yield f"all of it takes at most 2(p-1) = {needed} rounds", took <= needed, observed, advice
+    yield f"all of it takes at most p-1 = {p - 1} rounds", took <= p - 1, observed, advice
 
 
-STEPS = "range(2 * (p - 1))"
-ADDS = "step < p - 1"
-ring_allreduce = played(
-    "ring_allreduce",
+def play_reduce_scatter(reduce_scatter: Callable, comm) -> Iterator[tuple]:
+    """Sum an array whose digits show how often each rank's value was added, and then arrays of several lengths."""
+    p = comm.size
+    finished = (comm.rank + 1) % p
+    chunks = np.array_split(np.full(2 * p, 100.0**comm.rank), p)
+    reduce_scatter(CountingComm(comm.Dup()), chunks)
+    text = "chunk (rank + 1) % p is the sum of all ranks' chunks"
+    yield text, chunks[finished], "of the ranks' values 1, 100, 10000 and 1000000"
+    random = np.random.default_rng(comm.rank)
+    logs = []
+    for text, length in ARRAYS:
+        chunks = np.array_split(random.random(length(p)), p)
+        logs.append(CountingComm(comm.Dup()))
+        reduce_scatter(logs[-1], chunks)
+        yield text, chunks[finished]
+    yield from counted(comm, logs[0], 8 * 1000 * p)
+
+
+def play_allgather(allgather: Callable, comm) -> Iterator[tuple]:
+    """Share out chunks of several lengths, of which each rank at first has only one."""
+    p = comm.size
+    logs = []
+    for text, length in ARRAYS:
+        chunks = np.array_split(1.0 + np.arange(length(p)), p)
+        for number, chunk in enumerate(chunks):
+            if number != (comm.rank + 1) % p:
+                chunk[:] = -1000.0 * (comm.rank + 1)  # not finished
+        logs.append(CountingComm(comm.Dup()))
+        allgather(logs[-1], chunks)
+        yield text.replace("element of the sum is right", "rank has every finished chunk"), np.concatenate(chunks)
+    yield from counted(comm, logs[0], 8 * 1000 * p)
+
+
+OUTGOING = "(comm.rank - step) % p"
+ARRIVING = "(comm.rank - step - 1) % p"
+ADD = "place += incoming"
+reduce_scatter = played(
+    "reduce_scatter",
     NOTEBOOK,
-    play_ring,
+    play_reduce_scatter,
     [
-        Edit(
-            "In the second phase the chunks that arrive are finished: they replace what is there. Do not add them.",
-            (ADDS, "True"),
-        ),
-        Edit(
-            "The first phase leaves one finished chunk per rank. Pass the finished chunks round in p-1 more steps.",
-            (STEPS, "range(p - 1)"),
-        ),
+        Edit("The chunk that arrives replaces yours: add it to your own chunk.", (ADD, "place[:] = incoming")),
+        Edit("That's one step too many: stop after p-1.", ("range(p - 1)", "range(p)")),
+        Edit("In each step, a rank sends the chunk to which it has just added.", (OUTGOING, "comm.rank")),
         Edit(
             "In each step a rank sends the chunk that it has just received, and receives the one before that.",
-            ("(comm.rank - step - 1) % p", "(comm.rank - step) % p"),
+            (ARRIVING, OUTGOING),
+        ),
+        Edit(
+            "The sum is complete, but in another chunk: rank r sends chunk r first, and ends with chunk r+1.",
+            (ARRIVING, "(comm.rank - step - 2) % p"),
+            (OUTGOING, ARRIVING),
         ),
     ],
-    returns="the sum of all ranks' values",
     on=4,
     group_of=2,
-    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once. Does every rank take the "
-    "same number of steps?",
+    stuck=STUCK,
     unknown="Each rank's value belongs in every sum exactly once: follow one chunk through the picture.",
+)
+
+allgather = played(
+    "allgather",
+    NOTEBOOK,
+    play_allgather,
+    [
+        Edit("What arrives is finished: it replaces your chunk. Do not add it.", ("place[:] =", "place[:] +=")),
+        Edit("Some chunks never arrive: it takes p-1 steps.", ("range(p - 1)", "range(p - 2)")),
+        Edit(
+            "Rank r begins with chunk r+1, the only one that it has finished.",
+            ("(comm.rank - step) % p", "(comm.rank - step - 1) % p"),
+            ("(comm.rank + 1 - step) % p", "(comm.rank - step) % p"),
+        ),
+        Edit("In each step, a rank sends the chunk that has just arrived.", ("comm.rank + 1 - step", "comm.rank + 1")),
+    ],
+    on=4,
+    group_of=2,
+    stuck=STUCK,
+    unknown="Follow one finished chunk through steps 4 to 6 of the picture. On each rank, it replaces what is there.",
 )

@@ -5,10 +5,8 @@ from workshop_lib.faces import face
 __getattr__, __dir__ = face(
     __name__,
     check=".judge",
-    accuracy=".own_loop:accuracy",
+    accuracy=".long_run:accuracy",
     figures=".figures",
-    schedules="workshop_lib.training.schedules",
+    recipe=".long_run:recipe",
     shard="workshop_lib.training.data.shard",
-    show_threes=".own_loop:show_threes",
-    WatchedLoop=".own_loop:WatchedLoop",
 )

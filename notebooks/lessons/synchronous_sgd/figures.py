@@ -1,4 +1,4 @@
-"""Draw what a training step is made of: 02_synchronous_sgd shows how long ranks compute, wait and communicate."""
+"""Figures of 02_synchronous_sgd: the gradients of ranks and their mean, and what a training step is made of."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +6,17 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from workshop_lib.notebook import figures
+
+
+@figures.styled
+def threes(gradients: Sequence[np.ndarray], mean: np.ndarray) -> figures.RecordFigure:
+    """Draw the part of each gradient [784, 10] that belongs to the digit 3, as an image of 28 × 28 pixels."""
+    titles = [f"rank {rank}" for rank in range(len(gradients))] + ["mean"]
+    figure, every = figures.canvas((2.2 * len(titles), 2.4), columns=len(titles))
+    for axes, title, gradient in zip(every, titles, [*gradients, mean], strict=True):
+        axes.imshow(gradient[:, 3].reshape(28, 28), cmap="RdBu", vmin=-0.1, vmax=0.1)
+        axes.set_title(title)
+    return figure
 
 
 @figures.styled

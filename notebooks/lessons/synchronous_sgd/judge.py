@@ -1,5 +1,5 @@
-"""The exercises of 02_synchronous_sgd: averaged gradients, the same in one message, the training loop, broadcast
-weights, and a mean over all samples.
+"""The exercises of 02_synchronous_sgd: averaged gradients, the training loop, whether ranks agree, broadcast weights,
+all gradients in one message, and a mean over all samples.
 """
 
 from collections import Counter
@@ -50,10 +50,6 @@ def play_average(average: Callable, comm) -> Iterator[tuple]:
 
 
 MEAN = "total / comm.size"
-NOT_THERE = {  # for an error that names it
-    "mean_over_ranks": "a %%ranks cell defines `mean_over_ranks`, so your function doesn't have it. Write its "
-    "three lines into your function."
-}
 FIRST_ONLY = "Only the first parameter is right: is there a `return` or a `break` inside the loop?"
 
 
@@ -72,7 +68,6 @@ average_gradients = played(
     [*_edits("mine"), Edit(FIRST_ONLY, ("        p.grad.copy_(", "        return p.grad.copy_("))],
     rounding=ROUNDING,
     stuck=STUCK,
-    raised=NOT_THERE,
     unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
 )
 
@@ -93,8 +88,7 @@ average_in_one_message = played(
     [*_edits("flat"), Edit(FIRST_ONLY, ("        p.grad.copy_(", "        return p.grad.copy_("))],
     rounding=ROUNDING,
     stuck=STUCK,
-    raised=NOT_THERE
-    | {"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
+    raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
     unknown="Send one array, because `allreduce` joins lists instead of adding them. Copy its parts back in their "
     "order, each as long as its parameter. Keep float32.",
 )
@@ -160,6 +154,58 @@ train_epoch = played(
         "no attribute 'parameters'": "`average` takes the model, and averages its gradients: `average(model, comm)`."
     },
     unknown="For each batch: clear the gradients, compute the loss, go backward, average, step, and step the schedule.",
+)
+
+
+def play_agree(ranks_agree: Callable, comm) -> Iterator[tuple]:
+    """Compare equal networks, and then networks of which only the last rank's differs."""
+
+    def step(text: str, model: torch.nn.Module) -> tuple:
+        answer = ranks_agree(model, comm)
+        return text, answer, f"rank {comm.rank} says {answer}."
+
+    is_last = comm.rank == comm.size - 1
+    yield step("it's True if all ranks hold the same weights", network().float())
+    model = network(seed=2 if is_last else 1).float()
+    yield step("it's False, on every rank, if the last rank holds other weights", model)
+    model = network().float()
+    if is_last:
+        list(model.parameters())[-1].data[-1] += 1.0
+    yield step("also if only the last of all parameters differs", model)
+    model = network().float()
+    for p in model.parameters():
+        p.data.zero_()  # sums are exact then, in whatever order a function adds
+    next(model.parameters()).data[0, :2] = torch.tensor([2.0, 1.0] if is_last else [1.0, 2.0])
+    yield step("also if the last rank holds the same numbers in another order", model)
+    model = network().float()
+    if is_last:
+        weight = next(model.parameters()).data
+        weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
+    yield step("also if only the last bit of a weight differs", model)
+
+
+ALL_DIGESTS = "len(set(digests)) == 1"
+UPDATE = "digest.update(p.detach().numpy().tobytes())"
+ranks_agree = played(
+    "ranks_agree",
+    NOTEBOOK,
+    play_agree,
+    [
+        Edit(
+            "The ranks give different answers, because each compares itself with one rank only. Let every rank look at "
+            "the weights, or the digests, of all ranks.",
+            (ALL_DIGESTS, "digests[comm.rank] == digests[0]"),
+        ),
+        Edit("Rank 0 and rank 1 may agree while another rank doesn't.", (ALL_DIGESTS, "digests[0] == digests[1]")),
+        Edit("Only the first parameter is compared.", (UPDATE, f"{UPDATE}; break")),
+        Edit(
+            "That allows a tolerance. Compare the exact bytes.", ("p.detach().numpy()", "p.detach().numpy().round(3)")
+        ),
+        Edit("Different weights can have the same sum. Compare all of them.", ("p.detach()", "p.detach().sum()")),
+    ],
+    returns="True or False, the same on every rank",
+    stuck=STUCK,
+    unknown="Let every rank have the digests of all ranks, over all parameters, and see whether they are all the same.",
 )
 
 

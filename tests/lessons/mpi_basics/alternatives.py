@@ -7,11 +7,11 @@ TURNS = """if comm.rank < partner: comm.Send(mine, partner)
 RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
 SEND = "if comm.rank > 0:\n        comm.send(result, dest=0)\n        return None"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
-OTHER_WAY_ROUND = [
-    (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
-    ("(comm.rank - step) % p", "(comm.rank + step) % p"),
-    ("(comm.rank - step - 1) % p", "(comm.rank + step + 1) % p"),
-]
+LEFTWARDS = (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)")
+NOT_WAITING = {
+    "without waiting": [(SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")],
+    "Irecv first": [(SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")],
+}
 
 RIGHT = {
     "exchange": {
@@ -66,30 +66,63 @@ RIGHT = {
                 return comm.bcast(total / count if comm.rank == 0 else None)
             """,
     },
-    "ring_allreduce": {
-        "the other way round": OTHER_WAY_ROUND,
-        "without waiting": [(SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")],
-        "Irecv first": [(SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")],
-        "Rabenseifner's": """
-            def ring_allreduce(comm, values):
-                total = values.copy()
-                mine = slice(0, len(values))
-                steps = []
-                bit = comm.size
-                while bit > 1:  # the own half of what is left gets the partner's values
-                    bit //= 2
-                    middle = (mine.start + mine.stop) // 2
-                    halves = slice(mine.start, middle), slice(middle, mine.stop)
-                    mine, other = halves if not comm.rank & bit else halves[::-1]
-                    incoming = np.empty_like(total[mine])
-                    comm.Sendrecv(total[other].copy(), comm.rank ^ bit, recvbuf=incoming, source=comm.rank ^ bit)
-                    total[mine] += incoming
-                    steps.append((bit, mine, other))
-                for bit, mine, other in reversed(steps):  # and back: the finished half for the partner's
-                    incoming = np.empty_like(total[other])
-                    comm.Sendrecv(total[mine].copy(), comm.rank ^ bit, recvbuf=incoming, source=comm.rank ^ bit)
-                    total[other] = incoming
-                return total
+    "reduce_scatter": {
+        **NOT_WAITING,
+        "the other way round": [
+            LEFTWARDS,
+            ("(comm.rank - step - 1) % p", "(comm.rank + step + 3) % p"),
+            ("(comm.rank - step) % p", "(comm.rank + step + 2) % p"),
+        ],
+        "straight to the owner": """
+            def reduce_scatter(comm, chunks):
+                p, mine = comm.size, (comm.rank + 1) % comm.size
+                own = chunks[mine].copy()
+                for far in range(1, p):
+                    dest, source = (comm.rank + far) % p, (comm.rank - far) % p
+                    incoming = np.empty_like(own)
+                    comm.Sendrecv(chunks[(dest + 1) % p], dest, recvbuf=incoming, source=source)
+                    own += incoming
+                chunks[mine][:] = own
+            """,
+        "one sum that goes around, in a new array": """
+            def reduce_scatter(comm, chunks):
+                p = comm.size
+                right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
+                at, total = comm.rank, chunks[comm.rank]
+                for _ in range(p - 1):
+                    at = (at - 1) % p
+                    incoming = np.empty_like(chunks[at])
+                    comm.Sendrecv(total, right, recvbuf=incoming, source=left)
+                    total = incoming + chunks[at]
+                chunks[at] = total
+            """,
+        "chunk numbers counted down": """
+            def reduce_scatter(comm, chunks):
+                p = comm.size
+                for number in range(comm.rank, comm.rank - p + 1, -1):
+                    incoming = np.zeros(len(chunks[(number - 1) % p]))
+                    requests = [comm.Irecv(incoming, (comm.rank - 1) % p)]
+                    requests.append(comm.Isend(chunks[number % p], (comm.rank + 1) % p))
+                    MPI.Request.Waitall(requests)
+                    chunks[(number - 1) % p] = chunks[(number - 1) % p] + incoming
+            """,
+    },
+    "allgather": {
+        **NOT_WAITING,
+        "the other way round": [
+            LEFTWARDS,
+            ("(comm.rank - step) % p", "(comm.rank + step + 2) % p"),
+            ("(comm.rank + 1 - step) % p", "(comm.rank + 1 + step) % p"),
+        ],
+        "straight into the chunk": [("recvbuf=incoming", "recvbuf=place"), ("place[:] = incoming", "pass")],
+        "new arrays in the list": [("place[:] = incoming", "chunks[(comm.rank - step) % p] = incoming")],
+        "to each rank in turn": """
+            def allgather(comm, chunks):
+                p, mine = comm.size, (comm.rank + 1) % comm.size
+                for far in range(1, p):
+                    source = (comm.rank - far) % p
+                    place = chunks[(source + 1) % p]
+                    comm.Sendrecv(chunks[mine], (comm.rank + far) % p, recvbuf=place, source=source)
             """,
     },
 }
@@ -103,7 +136,7 @@ WRONG = {
     "collect": {
         "gather": ([("if comm.rank > 0:", "return comm.gather(result)\n    if comm.rank > 0:")], "has no gather")
     },
-    "ring_allreduce": {
+    "reduce_scatter": {
         "pickled chunks": (
             [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],
             "with upper-case calls",
@@ -113,6 +146,15 @@ WRONG = {
             "the size of what arrives",
         ),
     },
+    "allgather": {
+        "all chunks in each step": (
+            [
+                (SENDRECV, "every = comm.sendrecv(chunks, right, source=left)"),
+                ("place[:] = incoming", "place[:] = every[(comm.rank - step) % p]"),
+            ],
+            "with upper-case calls",
+        )
+    },
 }
 NEVER_ENDS = {
     "exchange": {
@@ -121,7 +163,7 @@ NEVER_ENDS = {
             "both partners do the same thing first",
         )
     },
-    "ring_allreduce": {
+    "reduce_scatter": {
         "every rank sends first": (
             [(SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")],
             "when every rank sends first, nobody receives",

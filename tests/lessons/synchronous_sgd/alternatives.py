@@ -33,6 +33,39 @@ RIGHT = {
                     p.grad.copy_(torch.from_numpy(total))
             """,
     },
+    "ranks_agree": {
+        "all weights gathered": """
+            def ranks_agree(model, comm):
+                every = comm.allgather([p.detach().numpy() for p in model.parameters()])
+                return all(np.array_equal(a, b) for other in every for a, b in zip(every[0], other))
+            """,
+        "compared with rank 0, and then with all": """
+            def ranks_agree(model, comm):
+                flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+                same = bool((flat == comm.bcast(flat)).all())
+                return all(comm.allgather(same))
+            """,
+        "smallest and largest": """
+            def ranks_agree(model, comm):
+                flat = torch.cat([p.data.flatten() for p in model.parameters()]).numpy()
+                low, high = np.empty_like(flat), np.empty_like(flat)
+                comm.Allreduce(flat, low, op=MPI.MIN)
+                comm.Allreduce(flat, high, op=MPI.MAX)
+                return (low == high).all()
+            """,
+        "rank 0 decides": """
+            def ranks_agree(model, comm):
+                data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+                digests = comm.gather(hashlib.sha256(data).hexdigest())
+                return comm.bcast(digests.count(digests[0]) == comm.size if comm.rank == 0 else None)
+            """,
+        "each with its neighbor": """
+            def ranks_agree(model, comm):
+                mine = [p.tolist() for p in model.parameters()]
+                left = comm.sendrecv(mine, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+                return comm.allreduce(int(mine != left)) == 0
+            """,
+    },
     "weighted_mean": {
         "by NumPy": """
             def weighted_mean(gradient, n_samples, comm):
@@ -72,6 +105,20 @@ WRONG = {
         "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
         "in memory that nobody wrote": ([(REDUCE, "comm.Reduce(mine, total, root=0)")], ""),
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
+    },
+    "ranks_agree": {
+        "the digests instead of an answer": ([("len(set(digests)) == 1", "digests")], "it should `return`"),
+        "always": ([("len(set(digests)) == 1", "True")], "rank 0 says True"),
+        "on rank 0 only": ([("len(set(digests)) == 1", "len(set(digests)) == 1 or comm.rank > 0")], ""),
+        "almost equal": (
+            """
+            def ranks_agree(model, comm):
+                flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+                return all(comm.allgather(np.allclose(flat, comm.bcast(flat))))
+            """,
+            "tolerance",
+        ),
+        "never": ([("len(set(digests)) == 1", "len(set(digests)) == comm.size")], "rank 0 says False"),
     },
     "broadcast_weights": {
         "from a seed": (

@@ -1,6 +1,7 @@
 """The solutions of 02 train as one process does with the global batch."""
 
 import sys
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -12,6 +13,7 @@ from mpi4py import MPI
 from workshop_lib.exercises.network import backward, batch, network, weights_of
 
 from lessons.synchronous_sgd import judge as check
+from lessons.synchronous_sgd import long_run
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -44,3 +46,11 @@ def test_what_a_learner_writes_trains_as_one_process_with_the_global_batch(team)
     for *found, alone in team.run(trained, *(solution(check.NOTEBOOK, name) for name in names), timeout=60):
         for weights in found:
             assert np.allclose(weights, alone, rtol=0, atol=1e-12)
+
+
+def test_the_accuracy_counts_the_answers_of_all_ranks():
+    images = np.zeros((4, 28, 28), dtype=np.uint8)
+    always_0 = lambda images: torch.eye(1, 10).repeat(len(images), 1)  # noqa: E731
+    test = SimpleNamespace(images=images, labels=np.array([0, 0, 0, 7]), total=8)
+    two_ranks = SimpleNamespace(allreduce=lambda right: 2 * right)
+    assert long_run.accuracy(always_0, test, two_ranks) == 0.75
