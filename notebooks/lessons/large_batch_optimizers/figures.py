@@ -1,4 +1,4 @@
-"""Tables and figures of 07d_large_batch_optimizers: LARS's rates, optimizers at several rates, and a growing batch."""
+"""Tables and figures of 07d_large_batch_optimizers: LARS's rates, and optimizers at several rates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn
 
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
-NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
+NAMES = {"sgd": "SGD", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
 IMAGES = 256  # of the gradient whose norms are shown
 COMPARED = ("SGD", "Adam", "Muon")  # what the names of the recipes that the notebook compares begin with
 
@@ -50,29 +50,45 @@ def compared(runs: Iterable[dict]) -> list[dict]:
 
 def tried(records: Iterable[dict]) -> pd.DataFrame:
     """Return a row per optimizer and peak rate, in % of the test images: the mean over the seeds, worst and best."""
-    rows = [(run["what"]["optimizer"], run["what"]["lr"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
+    whats = [(run["what"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
+    rows = [(NAMES[what["optimizer"]], what["lr"], accuracy) for what, accuracy in whats]
     frame = pd.DataFrame(rows, columns=["optimizer", "peak rate", "accuracy"])
     groups = frame.groupby(["optimizer", "peak rate"])["accuracy"]
     return groups.agg(["mean", "min", "max", "count"]).reset_index()
 
 
-def best(records: Iterable[dict], optimizer: str) -> float:
-    """Return the test accuracy in %, averaged over the seeds, that this optimizer reached at its best peak rate."""
-    rows = tried(records)
+def tried_here(found: Mapping[str, Mapping[float, float]]) -> pd.DataFrame:
+    """Return the rows of `tried` for one run per rate. found: {optimizer: {peak rate: accuracy in %}}."""
+    rows = [(name, rate, right, right, right, 1) for name, rates in found.items() for rate, right in rates.items()]
+    return pd.DataFrame(rows, columns=["optimizer", "peak rate", "mean", "min", "max", "count"])
+
+
+def best(rows: pd.DataFrame, optimizer: str) -> float:
+    """Return the mean test accuracy in % at the optimizer's best peak rate. rows: as `tried` returns them."""
     return rows[rows["optimizer"] == optimizer]["mean"].max()
 
 
+def rates(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row per optimizer: each peak rate, and the mean test accuracy in % that it reached."""
+    cells = rows.assign(
+        text=[f"{rate:g}: {right:.1f}" for rate, right in zip(rows["peak rate"], rows["mean"], strict=True)]
+    )
+    cells["try"] = cells.groupby("optimizer")["peak rate"].rank().astype(int)
+    return cells.pivot(index="optimizer", columns="try", values="text").fillna("")
+
+
 @figures.styled
-def search(records: Iterable[dict]) -> figures.RecordFigure:
+def search(rows: pd.DataFrame, caption: str) -> figures.RecordFigure:
     """Draw the test images that are wrong, in %, against the peak rate, one curve per optimizer.
 
-    Rates are multiples of the lowest one tried with this optimizer. Bars go from the best seed to the worst.
+    rows: as `tried` returns them. Rates are multiples of the lowest one tried with this optimizer. Bars go from the
+    best seed to the worst.
     """
-    rows = tried(records)
-    caption = "128 workers, 32 epochs; a bar where several seeds ran"
-    figure, axes = figures.new_figure("Four optimizers at several peak rates", caption)
-    for number, (optimizer, name) in enumerate(NAMES.items()):
-        of_optimizer = rows[rows["optimizer"] == optimizer]
+    figure, axes = figures.new_figure("Optimizers at several peak rates", caption)
+    for number, name in enumerate(NAMES.values()):
+        of_optimizer = rows[rows["optimizer"] == name]
+        if of_optimizer.empty:
+            continue
         lowest = of_optimizer["peak rate"].min()
         low = (100 - of_optimizer["max"]).where(of_optimizer["count"] > 1)
         values = 100 - of_optimizer["mean"], low, 100 - of_optimizer["min"]
