@@ -273,7 +273,7 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 from lessons import large_batch as lesson
 
 warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
-optimizer = lesson.own_training.train(
+lesson.own_training.train(
     lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples
 )
 

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 
@@ -22,13 +21,6 @@ def steps_per_epoch(samples: int, workers: int) -> int:
     return shard.steps_per_epoch(samples, BATCH * workers, 1)
 
 
-class Trained(NamedTuple):
-    """The optimizer after training, and the share of the test images that are right then."""
-
-    optimizer: torch.optim.Optimizer
-    accuracy: float
-
-
 def train(
     rate: Callable[[int], float],
     workers: int,
@@ -36,8 +28,10 @@ def train(
     samples: int,
     make_optimizer: Callable | None = None,
     show: bool = True,
-) -> Trained:
-    """Train `classic` as this many workers. All ranks call it, and it blocks.
+) -> tuple[torch.optim.Optimizer, float]:
+    """Train `classic` as this many workers; return the optimizer, and the share of the test images that are right.
+
+    All ranks call it, and it blocks.
 
     rate: returns the learning rate of a step; steps count from 0. make_optimizer: is called with the parameters; by
     default SGD with MOMENTUM. show: whether the network is tested after each epoch instead of only the last one, and
@@ -64,4 +58,4 @@ def train(
         if show and comm.rank == 0:
             last = rate(step - 1)
             print(f"epoch {epoch}: rate {last:.3g}, {accuracy:.1%} of the test images are right", flush=True)
-    return Trained(replica.optimizer, accuracy)
+    return replica.optimizer, accuracy

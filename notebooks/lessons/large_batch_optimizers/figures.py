@@ -49,51 +49,28 @@ def compared(runs: Iterable[dict]) -> list[dict]:
 
 
 def tried(records: Iterable[dict]) -> pd.DataFrame:
-    """Return a row per optimizer and peak rate, in % of the test images: the mean over the seeds, worst and best."""
-    whats = [(run["what"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
-    rows = [(NAMES[what["optimizer"]], what["lr"], accuracy) for what, accuracy in whats]
-    frame = pd.DataFrame(rows, columns=["optimizer", "peak rate", "accuracy"])
-    groups = frame.groupby(["optimizer", "peak rate"])["accuracy"]
-    return groups.agg(["mean", "min", "max", "count"]).reset_index()
-
-
-def tried_here(found: Mapping[str, Mapping[float, float]]) -> pd.DataFrame:
-    """Return the rows of `tried` for one run per rate. found: {optimizer: {peak rate: accuracy in %}}."""
-    rows = [(name, rate, right, right, right, 1) for name, rates in found.items() for rate, right in rates.items()]
-    return pd.DataFrame(rows, columns=["optimizer", "peak rate", "mean", "min", "max", "count"])
-
-
-def best(rows: pd.DataFrame, optimizer: str) -> float:
-    """Return the mean test accuracy in % at the optimizer's best peak rate. rows: as `tried` returns them."""
-    return rows[rows["optimizer"] == optimizer]["mean"].max()
-
-
-def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row per optimizer: each peak rate, and the mean test accuracy in % that it reached."""
-    cells = rows.assign(
-        text=[f"{rate:g}: {right:.1f}" for rate, right in zip(rows["peak rate"], rows["mean"], strict=True)]
-    )
-    cells["try"] = cells.groupby("optimizer")["peak rate"].rank().astype(int)
-    return cells.pivot(index="optimizer", columns="try", values="text").fillna("")
+    """Return a row per run: its optimizer, its peak rate, and the share of the test images that are right, in %."""
+    lasts = [(run["what"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
+    rows = [(NAMES[what["optimizer"]], what["lr"], right) for what, right in lasts]
+    return pd.DataFrame(rows, columns=["optimizer", "peak rate", "% right"])
 
 
 @figures.styled
-def search(rows: pd.DataFrame, caption: str) -> figures.RecordFigure:
+def search(runs: pd.DataFrame, caption: str) -> figures.RecordFigure:
     """Draw the test images that are wrong, in %, against the peak rate, one curve per optimizer.
 
-    rows: as `tried` returns them. Rates are multiples of the lowest one tried with this optimizer. Bars go from the
-    best seed to the worst.
+    runs: as `tried` returns them. Rates are multiples of the lowest one tried with this optimizer. Where there are
+    several seeds, a bar goes from the best to the worst, and the curve through their mean.
     """
     figure, axes = figures.new_figure("Optimizers at several peak rates", caption)
+    wrong = runs.assign(wrong=100 - runs["% right"])
     for number, name in enumerate(NAMES.values()):
-        of_optimizer = rows[rows["optimizer"] == name]
-        if of_optimizer.empty:
-            continue
-        lowest = of_optimizer["peak rate"].min()
-        low = (100 - of_optimizer["max"]).where(of_optimizer["count"] > 1)
-        values = 100 - of_optimizer["mean"], low, 100 - of_optimizer["min"]
-        label = f"{name} (from {lowest:g})"
-        figures.draw_points(axes, of_optimizer["peak rate"] / lowest, values, **figures.style(number), label=label)
+        by_rate = wrong[wrong["optimizer"] == name].groupby("peak rate")["wrong"]
+        if len(by_rate):
+            values = figures.over_repeats(by_rate, "mean")
+            rates = values[0].index
+            label = f"{name} (from {rates[0]:g})"
+            figures.draw_points(axes, rates / rates[0], values, **figures.style(number), label=label)
     axes.set(xlabel="peak rate / lowest rate tried", ylabel="wrong test images (%)", xscale="log", yscale="log")
     figures.ticks_at(axes.xaxis, [1, 2, 4, 8, 16])
     figures.log_ticks(axes.yaxis)

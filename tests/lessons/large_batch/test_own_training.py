@@ -21,8 +21,8 @@ def test_it_is_the_library_s_training_but_for_rate_and_optimizer(team, momentum)
             return torch.optim.SGD(parameters, momentum=momentum)
 
         make_own = None if momentum == own_training.MOMENTUM else make
-        run = own_training.train(lambda step: 0.02 * (step + 1), 4, 1, SAMPLES, make_own, show=False)
-        return weights_sha256([each.detach().numpy() for each in run.optimizer.param_groups[0]["params"]]), run.accuracy
+        optimizer, accuracy = own_training.train(lambda step: 0.02 * (step + 1), 4, 1, SAMPLES, make_own, show=False)
+        return weights_sha256([each.detach().numpy() for each in optimizer.param_groups[0]["params"]]), accuracy
 
     record = team.train(TrainOptions(**options), show=False)
     accuracy = record["epochs"][-1]["test_accuracy"]
