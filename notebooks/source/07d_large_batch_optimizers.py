@@ -269,8 +269,8 @@ runs = pd.DataFrame(
 lesson.figures.search(runs, f"128 workers, {sizes.epochs} epochs, one seed")
 
 # %% [markdown]
-# When we ran this, SGD and LARS ended within a point of each other, and Adam was six points ahead of both. Twice the best rate
-# ruined SGD and LARS, but not Adam.
+# When we ran this, SGD and LARS ended close together, and Adam was well ahead of both. Twice the best rate ruined SGD and LARS,
+# but not Adam.
 #
 # ## Ten times as long
 #
@@ -286,9 +286,10 @@ recorded.groupby(["optimizer", "peak rate"]).mean().round(1)
 lesson.figures.search(recorded, "128 workers, 32 epochs; a bar where several seeds ran")
 
 # %% [markdown]
-# With enough steps, everybody catches up with Adam. LARS gets seven more images in a thousand right than SGD, and no more than
-# Adam. The larger difference is once more how exactly you have to hit the rate. SGD gets a fifth of the images wrong at 0.8, although it's at its best up to 0.4. LARS diverges
-# at 80, although it's at its best up to 40. Adam ends within seven images in a thousand of its best at all five rates.
+# With that many steps, Adam's lead is gone. LARS gets seven more images in a thousand right than SGD, and no more than Adam. The
+# larger difference is once more how exactly you have to hit the rate. SGD gets a fifth of the images wrong at 0.8, although it's
+# at its best up to 0.4. LARS diverges at 80, although it's at its best up to 40. Adam ends within seven images in a thousand of
+# its best at all five rates.
 #
 # Nado et al. (2021) made this comparison at full size. They tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT,
 # as carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't *need*
