@@ -349,7 +349,49 @@ lesson.figures.steps_to_target(
 #
 # *Try it:* set `target = 0.95` above the guess, and run from there again, which takes longer. Where does the critical batch go?
 #
-# ## Where does your batch lie?
+# ## How many of the hundred workers are useful?
+#
+# By the law, one worker with 64 samples needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a hundred need
+# $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how many times fewer steps a
+# hundred workers take. If the answer is 100, all of them are useful. If it's 2, the other 98 are wasted.
+#
+# You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes on
+# ImageNet at ten batch sizes, with LARS tuned at each. The next cell fits these points with your function. For language models it
+# takes a formula of Kaplan et al. (2020): a critical batch of $2 \cdot 10^8$ tokens, divided by $L^{1/0.21}$, where $L$ is the loss
+# in nats per token.
+
+# %%
+networks = lesson.catalogue.read(lesson.catalogue.HERE / "models.toml")
+mlperf = networks["resnet-50"]["target"]
+large = np.array(list(mlperf["epochs"]), dtype=float)
+epochs = np.array(list(mlperf["epochs"].values()))
+s_min, e_min = law(large, epochs * mlperf["samples_an_epoch"] / large)
+
+critical = {f"MNIST, {name}": fit.b_crit for name, fit in fits.items()}
+critical["ResNet-50 on ImageNet"] = e_min / s_min
+tokens = 2e8 / 3.0 ** (1 / 0.21)
+critical["language model at a loss of 3"] = tokens / 1024  # tokens per sequence
+
+answer = pd.DataFrame({"critical batch": critical})
+batch = answer["critical batch"]
+answer["useful of 100 workers"] = (1 + batch / 64) / (1 + batch / 6400)
+print(f"language model at a loss of 3: a critical batch of {tokens:,.0f} tokens")
+answer.round(1)
+
+# %% [markdown]
+# So it depends on the task. For MNIST, a single worker's batch is already about as large as the critical one, and almost all of the
+# hundred workers are wasted. For ImageNet, nearly ninety are useful.
+#
+# For the language model, a sample is a sequence of 1,024 tokens, so each worker takes 65,536 tokens per step. At a loss of 3,
+# fifteen of your hundred workers are useful. As the loss falls, more workers become useful: the largest models of that paper had a
+# critical batch of one to two million tokens when they converged.
+#
+# Can you know the critical batch before you pay for a hundred workers? The noise scale gives a hint while you train with two.
+# Before an expensive run, measure the critical batch itself, for which you don't have to train to the end. From one checkpoint,
+# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
+# and see from which batch on the loss suffers (Merrill et al. 2025).
+#
+# ## Deeper: where does your batch lie?
 #
 # Here are the batch sizes that you measured, next to those that McCandlish et al. (2018) published.
 
@@ -369,57 +411,6 @@ lesson.figures.number_line(
 #   ImageNet that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
 # - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if the loss were equally curved in all
 #   directions, and if the noise scale stayed the same throughout training. Neither holds, so take it as a hint.
-#
-# Before an expensive run, measure the critical batch itself. You don't have to train to the end for that. From one checkpoint,
-# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
-# and see from which batch on the loss suffers (Merrill et al. 2025).
-#
-# ## How many of the hundred workers are useful?
-#
-# By the law, one worker with 64 samples needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a hundred need
-# $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how many times fewer steps a
-# hundred workers take. If the answer is 100, all of them are useful. If it's 2, the other 98 might as well stay at home.
-#
-# You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes on
-# ImageNet at ten batch sizes, with LARS tuned at each. Before your function fits these points, commit to a guess:
-
-# %%
-guess = predict(
-    "How many of 100 workers are useful for ResNet-50 on ImageNet?", low=1, high=100
-)
-guess
-
-# %%
-networks = lesson.catalogue.read(lesson.catalogue.HERE / "models.toml")
-mlperf = networks["resnet-50"]["target"]
-large = np.array(list(mlperf["epochs"]), dtype=float)
-epochs = np.array(list(mlperf["epochs"].values()))
-s_min, e_min = law(large, epochs * mlperf["samples_an_epoch"] / large)
-
-critical = {f"MNIST, {name}": fit.b_crit for name, fit in fits.items()}
-critical["ResNet-50 on ImageNet"] = e_min / s_min
-# Kaplan et al.: the critical batch of language models in tokens, from the loss
-tokens = 2e8 / 3.0 ** (1 / 0.21)
-critical["language model at a loss of 3"] = tokens / 1024
-
-answer = pd.DataFrame({"critical batch": critical})
-batch = answer["critical batch"]
-answer["workers that make it up"] = batch / 64
-answer["useful of 100 workers"] = (1 + batch / 64) / (1 + batch / 6400)
-print(f"language model at a loss of 3: a critical batch of {tokens:,.0f} tokens")
-answer.round(1)
-
-# %%
-guess.compare(answer.loc["ResNet-50 on ImageNet", "useful of 100 workers"])
-
-# %% [markdown]
-# So it depends on the task. For MNIST, a single worker's batch is already about as large as the critical one, and almost all of the
-# hundred workers are wasted. For ImageNet, nearly ninety are useful.
-#
-# The last row is a formula. Kaplan et al. (2020) found the same law in language models, with a critical batch of $2 \cdot 10^8$
-# tokens divided by $L^{1/0.21}$, where $L$ is the loss in nats per token. A sample here is a sequence of 1,024 tokens, as it was
-# for them, so each worker takes 65,536 tokens per step. At a loss of 3, fifteen of your hundred workers are useful. As the loss
-# falls, more of them are: the largest models of that paper had a critical batch of one to two million tokens when they converged.
 #
 # ## Deeper: ImageNet in X minutes
 #
