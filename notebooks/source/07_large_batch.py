@@ -204,7 +204,7 @@ lesson.check.longest_rate(longest_rate)
 
 # %%
 of_ranks = team.run(
-    lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300
+    lesson.curvature.follow, 25 if sizes.name == "quick" else 60, timeout=300
 )
 followed = {name: run for runs in of_ranks for name, run in runs.items()}
 longest = lesson.check.written(longest_rate)
@@ -273,7 +273,7 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 from lessons import large_batch as lesson
 
 warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
-lesson.own_training.train(
+trained = lesson.own_training.train(
     lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples
 )
 

@@ -54,7 +54,7 @@ def train(
             step += 1
         if show or epoch == epochs:
             right, count = comm.allreduce(replica.evaluate()[1:])
-            accuracy = right / count
+            accuracy = float(right / count)
         if show and comm.rank == 0:
             last = rate(step - 1)
             print(f"epoch {epoch}: rate {last:.3g}, {accuracy:.1%} of the test images are right", flush=True)
