@@ -302,7 +302,7 @@ lesson.figures.search(recorded, "128 workers, 32 epochs; a bar where several see
 
 # %%
 kept = lesson.recipes.recorded("large_batch_recipes")
-lesson.recipes.table(lesson.figures.compared(kept))
+lesson.recipes.table(run for run in kept if run["what"]["emulate_workers"] in (4, 32))
 
 # %% [markdown]
 # - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. SGD without it got three rates, and

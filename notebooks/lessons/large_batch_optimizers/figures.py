@@ -14,7 +14,6 @@ from workshop_lib.training.models import torch_cnn
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
 NAMES = {"sgd": "SGD", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
 IMAGES = 256  # of the gradient whose norms are shown
-COMPARED = ("SGD", "Adam", "Muon")  # what the names of the recipes that the notebook compares begin with
 
 
 def layer_norms() -> pd.DataFrame:
@@ -41,11 +40,6 @@ def layer_rates(runs: Mapping[str, Sequence[Sequence[float]]]) -> figures.Record
             axes.plot(np.arange(1, len(of_layer) + 1), of_layer, marker="", label=name)
         axes.set_yscale("log")
     return figure
-
-
-def compared(runs: Iterable[dict]) -> list[dict]:
-    """Return the runs with 4 and with 32 workers, whose recipes differ in the optimizer and its options."""
-    return [run for run in runs if run["recipe"].startswith(COMPARED)]
 
 
 def tried(records: Iterable[dict]) -> pd.DataFrame:
