@@ -164,9 +164,9 @@ lesson.figures.layer_rates(team.pull("rates")[0])
 # %% [markdown]
 # They depend on all three, as the paper found for AlexNet. Because these rates are small, $\eta$ can be as large as 20. The
 # biases take SGD's step and survive it, because the loss hardly curves along them: in a run like this one we measured a curvature
-# of 0.1 to 0.2, for which 07's limit, $2(1+m)/\lambda$, is 17 to 32.
+# of 0.1 to 0.2, for which the limit of notebook 07, $2(1+m)/\lambda$, is 17 to 32.
 #
-# With 128 workers LARS learned, where 07's linear rule usually collapsed. Is LARS that good? Or did it help that we had already
+# With 128 workers LARS learned, where SGD with the linear rule usually collapsed. Is LARS that good? Or did it help that we had already
 # searched for its rate? Do the same for other optimizers before you decide.
 #
 # ## Four rates each

@@ -66,7 +66,7 @@ def test_nothing_is_trained_before_every_dot_is_replaced(recipe):
     assert own_recipe.judge(recipe, None, LAPTOP).passed is None
 
 
-def test_a_tuned_recipe_passes_on_three_seeds_and_a_rate_alone_does_not():
+def test_the_solution_passes_on_three_seeds_and_a_rate_alone_does_not():
     runs = recipes.recorded("large_batch_recipes")
     alone, tuned = ([run["epochs"][-1]["test_accuracy"] for run in recipes.of(runs, name)] for name in (ALONE, TUNED))
     assert len(alone) == len(tuned) == 3
