@@ -4,8 +4,8 @@
 # A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
 # recommends. Each epoch is as fast as promised. Is the network as good, too?
 #
-# **You will** emulate 128 workers on two cores, write a learning-rate schedule for them, find out what limits the length of a
-# step, and tune a recipe with which 128 workers learn.
+# **You will** emulate 128 workers on two cores, write a learning-rate schedule for them, compute the longest safe step from a
+# curvature that you measure, and build a recipe on it with which 128 workers learn.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -35,7 +35,7 @@ team
 #
 # Suppose the learning rate $\eta$ suits one worker. Three rules scale it to $N$ workers:
 #
-# - *Not scaled*, $\eta$: safe, but slow.
+# - *Unchanged*, $\eta$: safe, but slow.
 # - *Linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each. That's right as long as the gradient
 #   hardly changes on the way (Goyal et al. 2017).
 # - *Square root*, $\sqrt N\,\eta$: averaging $N$ batches makes the noise $\sqrt N$ times smaller, so with a $\sqrt N$ times
@@ -100,24 +100,30 @@ network = {
     "network": "classic",
     "momentum": 0.5,
     "nesterov": False,
-    "lr": 0.01,
+    "lr_scaling": "none",
     "decay": "none",
     "warmup_epochs": 0,
 }
 
 
-def train(workers):
-    """The record of `classic`, trained as this many workers, with linear scaling."""
+def train(workers, rate):
+    """The record of `classic`, trained as this many workers at this rate."""
     options = {
         "emulate_workers": workers,
-        "lr_scaling": "linear",
+        "lr": rate,
         "epochs": epochs,
         "train_samples": samples,
     }
     return team.train(TrainOptions(**network | options), timeout=10 * sizes.timeout_s)
 
 
-run_16 = train(16)
+def accuracy(run):
+    """The test accuracy in %, NaN if you pressed Stop before the first test."""
+    tested = [100 * epoch["test_accuracy"] for epoch in run["epochs"]]
+    return tested[-1] if tested else float("nan")
+
+
+run_16 = train(16, rate=0.16)
 
 # %% [markdown]
 # What about 128 workers?
@@ -132,12 +138,10 @@ guess = predict(
 guess
 
 # %%
-run_128 = train(128)
+run_128 = train(128, rate=1.28)
 
 # %%
-tested = [100 * epoch["test_accuracy"] for epoch in run_128["epochs"]]
-# If you pressed Stop before the first test, there's nothing to compare.
-guess.compare(tested[-1] if tested else None)
+guess.compare(accuracy(run_128))
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
@@ -154,35 +158,109 @@ guess.compare(tested[-1] if tested else None)
 picture("bowl")
 
 # %% [markdown]
-# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
-# Momentum $m$ raises this limit on the rate to $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a
-# direction in which it curves most, and that curvature can be measured.
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side. Momentum
+# changes this limit. With a momentum of $m$ it's $2 (1 + m)/\lambda$. *Nesterov momentum* takes the gradient at the point to which
+# the momentum is about to lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
 #
-# The next cell measures it during four short runs, which take half a minute or so. Linear scaling gives 64 workers a rate of
-# 0.64 and 128 workers a rate of 1.28. We try each of these rates twice, from the first step on and after a warm-up of 40 steps.
-# To save time, the batches are those of 16 workers.
+# ### Exercise 2 (warm-up): the longest safe rate
+#
+# A network's loss isn't a bowl, but at every point there's a direction in which it curves most, and you'll measure how much. Your
+# function turns that curvature into the highest learning rate that's still safe there. You'll use it to predict which rates
+# survive, and then to choose one for 128 workers.
+#
+# <details><summary>Hint 1: the pieces</summary>
+#
+# Both formulas have the same numerator. Compute the limit of ordinary momentum first, and change it only if `nesterov` is true.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of longest_rate}
+#
+# </details>
+
+
+# %%
+def longest_rate(curvature, momentum, nesterov=False):
+    """The longest stable learning rate in a bowl of this curvature, a number above 0.
+
+    momentum: m, from 0 to below 1. nesterov: whether it's Nesterov momentum.
+    """
+    # <solution>
+    limit = 2 * (1 + momentum) / curvature
+    return limit / (1 + 2 * momentum) if nesterov else limit
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.longest_rate(longest_rate)
+
+# %% [markdown]
+# The next cell measures the curvature during four short runs, which take half a minute or so. One has a rate of 0.1, and another
+# one has the 1.28 that linear scaling gives 128 workers. The other two begin with a warm-up of 40 steps, to 1.28 and to the 0.64
+# of 64 workers. To save time, the batches are those of 16 workers.
 
 # %%
 of_ranks = team.run(
-    lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300
+    lesson.curvature.follow, 25 if sizes.name == "quick" else 60, timeout=300
 )
-lesson.figures.limits(
-    {name: run for runs in of_ranks for name, run in runs.items()},
-    momentum=lesson.curvature.MOMENTUM,
-)
+followed = {name: run for runs in of_ranks for name, run in runs.items()}
+longest = lesson.check.written(longest_rate)
+lesson.figures.limits(followed, lambda curvature: longest(curvature, 0.5))
 
 # %% [markdown]
-# The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. When the network
-# begins to learn, its curvature grows, and the limit falls far below both peak rates. Steps that are too long at that moment throw
-# away what was learned. At 1.28 the run can end at the loss of random guessing, about 2.3, where the network gives nearly the same
-# output for every image. There the loss is flat and the limit is high, but hardly any gradient is left to learn from. That's the
-# collapse.
+# In the right panel, the thick lines are the limits that your function computes, and the thin ones are the rates. When the network
+# begins to learn, its curvature grows, and the limit falls far below the two peak rates with warm-up. Steps that are too long at
+# that moment throw away what was learned. At 1.28 the run can end at the loss of random guessing, about 2.3, where the network
+# gives nearly the same output for every image. There the loss is flat and the limit is high, but hardly any gradient is left to
+# learn from. That's the collapse. At 0.1 the rate stays below its limit.
 #
 # At 0.64 with warm-up, the rate exceeds the limit by a factor of two or three at most. The long steps then push the weights to a
 # place where the curvature is small enough for them, and from there on the limit stays near the rate. Cohen et al. (2021) found
 # this in many networks that they trained with the full batch; with small batches, the curvature settles lower. Gilmer et al.
-# (2021) use it to explain why warm-up helps. Does warm-up save 128 workers, too?
+# (2021) use it to explain why warm-up helps.
 #
+# ## Which rates survive?
+#
+# So take the highest curvature of the run at 0.1, and let your function tell you how long a step may be there.
+
+# %%
+peak = max(curvature for _, _, _, curvature in followed["0.1 at once"])
+limit = longest(peak, momentum=0.5)
+print(f"highest curvature {peak:.1f}: the longest safe rate is {limit:.3f}")
+rates = (0.01, 0.1, 0.3, 1.28)
+for rate in rates:
+    print(f"a rate of {rate} is {rate / limit:.2f} times as long")
+
+# %% [markdown]
+# The first of these rates is that of one worker, the second is close to the square-root rule's 0.113, and the last one is the
+# linear rule's, which you've already tried. With which of them will 128 workers learn?
+
+# %%
+guess = predict(
+    "The highest of the four rates with which 128 workers get more than half right",
+    low=0.01,
+    high=1.28,
+)
+guess
+
+# %%
+ended = {rate: accuracy(train(128, rate)) for rate in rates[:3]}
+ended[1.28] = accuracy(run_128)
+for rate, percent in ended.items():
+    print(f"rate {rate}: {percent:.1f} % of the test images are right")
+
+# %%
+guess.compare(max((rate for rate in rates if ended[rate] > 50), default=None))
+
+# %% [markdown]
+# Below the limit, every rate is safe, but 0.01 is too short to learn much in so few steps. Far above it the run collapses. A rate
+# of about twice the limit survives as well, because steps that are a little too long push the weights to a place where the
+# curvature is smaller. So look for a good rate between the limit and about twice the limit.
+#
+# Does warm-up save the linear rule's 1.28?
 # Train with the schedule that you wrote. `lesson.own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
 # before each step it asks your function for the learning rate.
 
@@ -195,20 +273,18 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 from lessons import large_batch as lesson
 
 warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
-optimizer = lesson.own_training.train(
+trained = lesson.own_training.train(
     lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples
 )
 
 # %% [markdown]
-# When we ran this, it got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
+# When we ran this, the network got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
 # only puts off the trouble, as the runs of 32 epochs below show. What else can you change?
 #
 # - The *peak rate*. 1.28 is far above the limit.
 # - *Momentum*. With a momentum of $m$, a step is in effect $\eta/(1-m)$ long: twice $\eta$ with 0.5, and ten times $\eta$ with
-#   0.9. So if you raise the momentum, lower the rate. It's worth it, because the limit on that length rises too, from $6/\lambda$
-#   with a momentum of 0.5 to $38/\lambda$ with 0.9. *Nesterov momentum* takes the gradient at the point to which the momentum is
-#   about to lead. Its limit on the rate is lower, $2 (1 + m)/((1 + 2m)\lambda)$, but well below it, swings in steep directions
-#   die out sooner.
+#   0.9. The limit on that length rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. With Nesterov
+#   momentum of 0.9 it's only $14/\lambda$, but well below its limit, swings in steep directions die out sooner.
 # - The *decay*. Once the network has learned something, shorter steps keep it from losing it again. The figure shows the usual
 #   ways to let the rate fall after a warm-up, by the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where $t$
 #   goes from 0 to 1 after the warm-up.
@@ -217,37 +293,36 @@ optimizer = lesson.own_training.train(
 picture("decays")
 
 # %% [markdown]
-# ### Exercise 2 (normal): a recipe for 128 workers
+# ### Exercise 3 (normal): a recipe for 128 workers
 #
-# Find a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. You may set the peak
-# rate `lr`, now without a scaling rule, and `momentum`, `nesterov`, `decay` and `warmup_epochs`. The square-root rule's 0.113 with
-# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes about
-# ten seconds on two cores. Expect to need half a dozen.
+# Build a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. Decide on the
+# momentum, and let your function compute the limit for it from the `peak` that you measured. Choose `lr`, the peak rate, from that
+# limit. You may also set `nesterov`, `decay` and `warmup_epochs`. With a momentum of 0.5, even the best rate gets only 90 to 93 %, depending
+# on the seed. Each try takes about ten seconds on two cores.
 #
-# <details><summary>Hint 1: one thing at a time</summary>
+# <details><summary>Hint 1: which momentum?</summary>
 #
-# Leave the other lines as they are, and halve the rate of 1.28 until the network learns. Then see what one more change does. (An
-# option that you delete isn't off. It takes its default, such as a linear decay.)
+# Take the one with which the longest safe step is longest in effect: compare `longest(peak, m) / (1 - m)` for 0.5 and 0.9.
 #
-# </details><details><summary>Hint 2: which of the others?</summary>
+# </details><details><summary>Hint 2: which rate?</summary>
 #
-# With a Nesterov momentum of 0.9, longer steps still work. But it makes each step ten times as long as its rate, so lower the
-# rate. In only 32 steps, a decay or a long warm-up mostly makes steps shorter.
+# `longest(peak, momentum=0.9)` is a good rate to begin with. In only 32 steps, a decay or a long warm-up mostly makes steps
+# shorter, so do without both of them.
 #
 # </details><details><summary>Solution</summary>
 #
-# `{"lr": 0.15, "momentum": 0.9, "nesterov": True, "warmup_epochs": 0.5, "decay": "none"}` gets 94 %, with each of three seeds.
-# Other recipes get there, too.
+# The longest safe rate with a momentum of 0.9, which is about 0.19, from the first step to the last. It gets 94 to 95 %, with each of
+# three seeds. Other recipes get there, too.
 #
 # </details>
 
 # %%
 recipe = {
     # <solution>
-    "lr": 0.15,
+    "lr": longest(peak, momentum=0.9),
     "momentum": 0.9,
-    "nesterov": True,
-    "warmup_epochs": 0.5,
+    "nesterov": False,
+    "warmup_epochs": 0,
     "decay": "none",
     # <stub>
     # "lr": ...,  # your code here
@@ -282,7 +357,8 @@ lesson.worker_curve(full)
 # equal terms.
 #
 # At 128 workers the bars are long, because runs that differ only in their seed end far apart. Here they are, epoch by epoch. The
-# light blue lines are three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
+# light blue lines are three runs with a peak rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial
+# decay:
 
 # %%
 lesson.figures.by_epoch(
@@ -313,7 +389,7 @@ patients = lesson.check.patients()
 lesson.figures.clinic(patients)
 
 # %% [markdown]
-# ### Exercise 3 (normal): the diagnosis
+# ### Exercise 4 (normal): the diagnosis
 #
 # Each run has one of these problems, and no two runs have the same: `"rate too high"`, `"rate too low"`, `"too few steps"`,
 # `"too little data"`, `"too much weight decay"`. Weight decay pulls every weight towards zero in each step. Replace the dots with
@@ -360,37 +436,16 @@ lesson.check.diagnoses(diagnoses)
 # *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**lesson.recipes.PATIENTS["healthy"] | {…}))`, and
 # ask your neighbor for a diagnosis.
 #
-# ## Deeper: how much data?
-#
-# More workers only pay off if there's enough data to learn from. A *learning curve* tells you how much that is: train for the
-# same number of steps on larger and larger parts of your data, and see whether the accuracy still climbs.
-
-# %%
-steps = 20 if sizes.name == "quick" else 200
-same = {
-    "max_steps": steps,
-    "batch_size": 128 // team.n,
-    "lr": 0.03,
-    "warmup_epochs": 0,
-    "decay": "none",
-}
-for count in (1000, 4000, 16_000) if samples == 60_000 else (500, 2000):
-    options = TrainOptions(train_samples=count, epochs=-(-steps * 128 // count), **same)
-    last = team.train(options, timeout=sizes.timeout_s, show=False)["epochs"][-1]
-    print(
-        f"{count:6,} images: {last['train_accuracy']:.1%} right in training, "
-        f"{last['test_accuracy']:.1%} in the test"
-    )
-
-# %% [markdown]
-# More data closes the gap between the two accuracies. If you can't collect more, simulate some, or *augment* your data with
-# changes that leave the answer as it is, such as small shifts.
+# Four of the five get well with another recipe, but D needs more data. How much is enough? Train for the same number of steps on
+# larger and larger parts of your data, and see whether the test accuracy still climbs. If it does and you can't collect more,
+# simulate some, or *augment* what you have with changes that leave the answer as it is ([09](09_feeding_the_ranks.ipynb)).
 #
 # ## Remember
 #
 # - More workers mean fewer steps in an epoch. Longer steps make up for that, up to a limit that the curvature sets.
 # - Warm-up helps early on, when the curvature jumps up as the network begins to learn. It doesn't remove the limit.
-# - What works is a rate below its limit, tuned at *this* batch. No rule finds it for you, because none knows your network.
+# - Measure the curvature and you know the longest safe rate, $2(1+m)/\lambda$. A good rate at *this* batch lies near it. No
+#   scaling rule finds it for you, because none knows your network.
 # - Look at the accuracy, not only at samples per second. A collapsed run is as fast as a healthy one.
 #
 # Does a large batch need an optimizer of its own? [07d](07d_large_batch_optimizers.ipynb) finds out.

@@ -135,9 +135,9 @@ team.push(estimates=lesson.check.written(noise_estimates))
 # %%
 # %%ranks
 if comm.rank == 0:
-    print(
-        f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}"
-    )
+    trace = ((single - G) ** 2).sum() / few
+    print(f"by definition: |G|² {G @ G:.3f}, tr(Σ) {trace:.1f}")
+    print(f"noise scale:   {trace / (G @ G):.1f}")
 
 random = np.random.default_rng([1, comm.rank])
 follower = lesson.noise_scale.Follower(16, 16 * comm.size, estimates)
@@ -243,8 +243,8 @@ lesson.figures.noise(
 #
 # ### Exercise 2 (normal): fit the law
 #
-# With this function you'll fit your own training runs, and the best of 126 recorded ones. `batches` and `steps` are arrays of the
-# same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable
+# With this function you'll fit your own training runs, the best of 126 recorded ones, and MLPerf's. `batches` and `steps` are
+# arrays of the same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable
 # method passes.
 #
 # <details><summary>Hint 1: find a straight line</summary>
@@ -330,9 +330,8 @@ pairs = {
     here: lesson.steps_to_target.pairs(runs),
     "long run, to 97%": lesson.steps_to_target.pairs(long_run),
 }
-fits = lesson.critical_batch.fit_each(
-    pairs, lesson.own_or_library(fit_law, lesson.critical_batch.least_squares)
-)
+law = lesson.own_or_library(fit_law, lesson.critical_batch.least_squares)
+fits = lesson.critical_batch.fit_each(pairs, law)
 
 # %%
 if here in fits:
@@ -350,7 +349,49 @@ lesson.figures.steps_to_target(
 #
 # *Try it:* set `target = 0.95` above the guess, and run from there again, which takes longer. Where does the critical batch go?
 #
-# ## Where does your batch lie?
+# ## How many of the hundred workers are useful?
+#
+# By the law, one worker with 64 samples needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a hundred need
+# $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how many times fewer steps a
+# hundred workers take. If the answer is 100, all of them are useful. If it's 2, the other 98 are wasted.
+#
+# You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes on
+# ImageNet at ten batch sizes, with LARS tuned at each. The next cell fits these points with your function. For language models it
+# takes a formula of Kaplan et al. (2020): a critical batch of $2 \cdot 10^8$ tokens, divided by $L^{1/0.21}$, where $L$ is the loss
+# in nats per token.
+
+# %%
+networks = lesson.catalogue.read(lesson.catalogue.HERE / "models.toml")
+mlperf = networks["resnet-50"]["target"]
+large = np.array(list(mlperf["epochs"]), dtype=float)
+epochs = np.array(list(mlperf["epochs"].values()))
+s_min, e_min = law(large, epochs * mlperf["samples_an_epoch"] / large)
+
+critical = {f"MNIST, {name}": fit.b_crit for name, fit in fits.items()}
+critical["ResNet-50 on ImageNet"] = e_min / s_min
+tokens = 2e8 / 3.0 ** (1 / 0.21)
+critical["language model at a loss of 3"] = tokens / 1024  # tokens per sequence
+
+answer = pd.DataFrame({"critical batch": critical})
+batch = answer["critical batch"]
+answer["useful of 100 workers"] = (1 + batch / 64) / (1 + batch / 6400)
+print(f"language model at a loss of 3: a critical batch of {tokens:,.0f} tokens")
+answer.round(1)
+
+# %% [markdown]
+# So it depends on the task. For MNIST, a single worker's batch is already about as large as the critical one, and almost all of the
+# hundred workers are wasted. For ImageNet, nearly ninety are useful.
+#
+# For the language model, a sample is a sequence of 1,024 tokens, so each worker takes 65,536 tokens per step. At a loss of 3,
+# fifteen of your hundred workers are useful. As the loss falls, more workers become useful: the largest models of that paper had a
+# critical batch of one to two million tokens when they converged.
+#
+# Can you know the critical batch before you pay for a hundred workers? The noise scale gives a hint while you train with two.
+# Before an expensive run, measure the critical batch itself, for which you don't have to train to the end. From one checkpoint,
+# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
+# and see from which batch on the loss suffers (Merrill et al. 2025).
+#
+# ## Deeper: where does your batch lie?
 #
 # Here are the batch sizes that you measured, next to those that McCandlish et al. (2018) published.
 
@@ -371,10 +412,6 @@ lesson.figures.number_line(
 # - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if the loss were equally curved in all
 #   directions, and if the noise scale stayed the same throughout training. Neither holds, so take it as a hint.
 #
-# Before an expensive run, measure the critical batch itself. You don't have to train to the end for that. From one checkpoint,
-# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
-# and see from which batch on the loss suffers (Merrill et al. 2025).
-#
 # ## Deeper: ImageNet in X minutes
 #
 # This is the race that large batches were meant to win: train ResNet-50 on ImageNet to an accuracy of about 75 %.
@@ -387,9 +424,7 @@ lesson.figures.number_line(
 #
 # The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
 # top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that
-# MNIST doesn't. The race itself doesn't show ImageNet's critical batch. For that, you need the number of steps at many
-# batch sizes, as MLPerf publishes it: for ResNet-50 with LARS, our fit of the law to ten batches from 1,632 to 67,840
-# gives a critical batch of about 47,000 (`models.toml`, in `workshop_lib/machine`).
+# MNIST doesn't. But even there, 81,920 is far above the critical batch that you've just fitted.
 #
 # ## Remember
 #
@@ -397,13 +432,15 @@ lesson.figures.number_line(
 #   denominator over many steps before you divide.
 # - Far below the critical batch, twice the batch needs half the steps. At the critical batch, time and compute are both
 #   twice their minimum: the largest batch of all could only halve the steps once more.
-# - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude.
+# - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude. So does the
+#   number of workers that are worth paying for.
 #
 # Once the batch can't grow any more, you can still send less: [07c_less_communication](07c_less_communication.ipynb).
 #
 # **Sources.** S. McCandlish, J. Kaplan, D. Amodei et al., arXiv:1812.06162 (the noise scale; values in table 1). C. Shallue et
-# al., arXiv:1811.03600. W. Merrill et al., arXiv:2505.23971. P. Goyal et al., arXiv:1706.02677. M. Yamazaki et al.,
-# arXiv:1903.12650.
+# al., arXiv:1811.03600. J. Kaplan et al., arXiv:2001.08361 (language models, section 5.1). MLPerf's points for ResNet-50:
+# github.com/mlcommons/logging, `mlperf_logging/rcp_checker/training_4.0.0/rcps_resnet.json`. W. Merrill et al., arXiv:2505.23971.
+# P. Goyal et al., arXiv:1706.02677. M. Yamazaki et al., arXiv:1903.12650.
 
 # %%
 ranks.stop()

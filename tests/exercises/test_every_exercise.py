@@ -43,7 +43,7 @@ EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).
 TABLES = {key: alternatives(room) for room in ROOMS for key in of_room(room)}
 # Judged as files or by what was chosen, each by a function with tests of its own.
 OTHERS = {"hello.py", "my_script.py", "job.sh", "script", "recompute"}
-OTHERS |= {"diagnoses", "causes", "recipe", "changes", "adam", "repaired"}
+OTHERS |= {"diagnoses", "causes", "recipe", "changes", "adam_rates", "repaired"}
 
 
 def size_of(key: tuple[str, str]) -> int:

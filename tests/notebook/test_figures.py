@@ -127,7 +127,9 @@ CASES = {
             recipes.recorded("large_batch") + recipes.recorded("large_batch_solution"), 128
         ),
         "clinic": lambda: large_batch.clinic(dict.fromkeys(("healthy", *"ABCDE"), LEARNED)),
-        "limits": lambda: large_batch.limits({"0.64 at once": FOLLOWED, "0.64 after warm-up": FOLLOWED}, momentum=0.5),
+        "limits": lambda: large_batch.limits(
+            {"1.28 at once": FOLLOWED, "0.64 after warm-up": FOLLOWED}, lambda curvature: 3 / curvature
+        ),
     },
     "07b_gradient_noise": {
         "arrows": lambda: noise.arrows(1.5, {1: [(3.0, 5.0), (-3.0, 5.0)], 64: [(2.0, 2.0)]}, "MNIST, 20 batches"),
@@ -137,7 +139,7 @@ CASES = {
     },
     "07d_large_batch_optimizers": {
         "layer_rates": lambda: optimizers.layer_rates({"16 workers": LAYERS, "128 workers": LAYERS}),
-        "search": lambda: optimizers.search(recipes.recorded("large_batch_search")),
+        "search": lambda: optimizers.search(optimizers.tried(recipes.recorded("large_batch_search")), "128 workers"),
     },
     "07c_less_communication": {
         "less_communication": lambda: less.less_communication(recipes.recorded("less_communication")),

@@ -105,7 +105,6 @@ class RunRecord(TypedDict):
     ranks_identical: bool | None
     stopped: bool
     recipe: NotRequired[str]  # the name of the recipe that ran (lessons/large_batch/recipes.py)
-    phases: NotRequired[list[dict]]  # options that differ between the recipe's phases
     ladder: NotRequired[dict[str, float]]  # the result of equivalence.compare(), added by a sweep
 
 

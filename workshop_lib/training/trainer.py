@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, SupportsFloat
 
@@ -60,14 +60,9 @@ class Trainer:
         self.device = backend.device
         self.total_seconds = 0.0  # training and evaluation on the slowest rank
 
-    def run(self, learned: Mapping | None = None) -> RunRecord:
-        """Train from the beginning, or from a checkpoint; return the record. All ranks call it, and it blocks.
-
-        learned: weights and optimizer state to begin with, as `replica.state()` of another run returned them.
-        """
+    def run(self) -> RunRecord:
+        """Train from the beginning, or from a checkpoint; return the record. All ranks call it, and it blocks."""
         self.set_up()
-        if learned is not None:
-            self.replica.load_state(learned)
         if self.options.resume:
             self.resume()
         self.start()

@@ -4,6 +4,7 @@ from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
     __name__,
+    catalogue="workshop_lib.machine.catalogue",
     check=".judge",
     critical_batch=".critical_batch",
     figures=".figures",

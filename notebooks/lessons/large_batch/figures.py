@@ -1,6 +1,6 @@
 """Figures of 07_large_batch: runs epoch by epoch, the limit of the learning rate, and the clinic."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -47,11 +47,11 @@ def clinic(runs: Mapping[str, dict]) -> figures.RecordFigure:
 
 
 @figures.styled
-def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.RecordFigure:
-    """Draw losses (left), and the learning rate beside its limit 2 (1 + momentum) / curvature (right), against steps.
+def limits(followed: Mapping[str, Sequence[tuple]], longest: Callable[[float], float]) -> figures.RecordFigure:
+    """Draw losses (left), and the learning rate and the longest one that its curvature allows (right), by step.
 
-    followed: {name: rows of (step, rate, loss, curvature)}. Names of runs with warm-up contain "after", and only these
-    runs appear on the right.
+    followed: {name: rows of (step, rate, loss, curvature)}. The run that begins at 1.28 collapses before its curvature
+    means anything, so it is left out on the right.
     """
     caption = "right, thick: the longest stable rate, the limit; thin: the rate"
     figure, (left, right) = figures.new_figure("Loss and limit", caption, columns=2)
@@ -59,9 +59,8 @@ def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.
         step, rate, loss, curvature = np.array(followed[name]).T
         look = figures.style(index)
         left.plot(step, loss, **look, label=name)
-        if "after" in name:
-            longest = 2 * (1 + momentum) / np.maximum(curvature, LEAST_CURVATURE)
-            limit = np.where(curvature > LEAST_CURVATURE, longest, np.nan)
+        if name != "1.28 at once":
+            limit = [longest(each) if each > LEAST_CURVATURE else np.nan for each in curvature]
             right.plot(step, limit, **look)
             right.plot(step, rate, **look | {"linewidth": 1, "marker": ""})
     left.axhline(GUESS_LOSS, **figures.LEVEL, label="guessing")

@@ -1,10 +1,12 @@
-"""The exercises of 07_large_batch: the learning rate for many workers, a recipe of the learner's own (own_recipe.py),
-and recipes to diagnose (recipe_clinic.py).
+"""The exercises of 07_large_batch: the learning rate for many workers, the longest safe one, a recipe of the learner's
+own (own_recipe.py), and recipes to diagnose (recipe_clinic.py).
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
+from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
 
@@ -12,9 +14,10 @@ from lessons.large_batch.own_recipe import judge as recipe
 from lessons.large_batch.own_recipe import train as train_recipe
 from lessons.large_batch.recipe_clinic import diagnoses, patients
 
-__all__ = ["diagnoses", "learning_rate", "patients", "recipe", "train_recipe"]
+__all__ = ["diagnoses", "learning_rate", "longest_rate", "patients", "recipe", "train_recipe", "written"]
 
 NOTEBOOK = "07_large_batch"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 STEPS = 60
 
 
@@ -63,6 +66,40 @@ learning_rate = played(
         Edit("it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`.", (SHARE, "step / max(1, warmup_steps)")),
         Edit("that's already the peak, so there's no warm-up.", (SHARE, "1")),
         Edit("it climbs from 0, so step 0 changes nothing. Begin at `base_lr`.", (RATE, "base_lr * workers * share")),
+    ],
+    returns="the rate",
+    communicates=False,
+)
+
+
+def play_longest_rate(longest_rate: Callable, comm) -> Iterator[tuple]:
+    for momentum in (0.0, 0.5, 0.9):
+        for nesterov in (False, True):
+            kind = "Nesterov momentum" if nesterov else "momentum"
+            for curvature in (4.0, 0.3):
+                text = f"the limit is right with a {kind} of {momentum:g}"
+                yield text, longest_rate(curvature, momentum, nesterov), f"with a curvature of {curvature:g}"
+    yield "without a third argument, it's ordinary momentum", longest_rate(4.0, 0.9)
+
+
+LIMIT = "2 * (1 + momentum) / curvature"
+OF_NESTEROV = "limit / (1 + 2 * momentum) if nesterov else limit"
+longest_rate = played(
+    "longest_rate",
+    NOTEBOOK,
+    play_longest_rate,
+    [
+        Edit("the 2 is missing: without momentum, the limit is 2/λ.", (LIMIT, "(1 + momentum) / curvature")),
+        Edit("that's the limit without momentum. Multiply it by 1 + m.", (LIMIT, "2 / curvature")),
+        Edit(
+            "1/(1 - m) is how much longer momentum makes a step in effect. The limit on the rate is 2 (1 + m)/λ.",
+            (LIMIT, "2 / (1 - momentum) / curvature"),
+        ),
+        Edit("Nesterov momentum has a lower limit: use `nesterov`.", (OF_NESTEROV, "limit")),
+        Edit(
+            "Nesterov momentum has the lower limit of the two: divide by 1 + 2m.",
+            (OF_NESTEROV, "limit * (1 + 2 * momentum) if nesterov else limit"),
+        ),
     ],
     returns="the rate",
     communicates=False,

@@ -1,10 +1,7 @@
-"""A recipe that the learner finds for 128 workers: it is trained with, and judged by its result.
-
-07_large_batch asks for any recipe, and 07d_large_batch_optimizers for one with Adam.
-"""
+"""A recipe that the learner finds for 128 workers in 07_large_batch: it is trained with, and judged by its result."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from workshop_lib.errors import InputError
 from workshop_lib.exercises.judge import Verdict
@@ -12,46 +9,31 @@ from workshop_lib.notebook.profile import Profile
 from workshop_lib.training.options import TrainOptions
 
 WORKERS = 128
-# What the exercises leave as it is.
+# What the exercise leaves as it is.
 FIXED: dict[str, Any] = {"network": "classic", "emulate_workers": WORKERS, "lr_scaling": "none"}
+MAY_CHANGE = ("lr", "momentum", "nesterov", "decay", "warmup_epochs", "optimizer", "weight_decay")
 EPOCHS = 4
-QUICK_EPOCHS = 2  # 16 steps
+NEEDED = 0.93
+# With the profile "quick", there are 16 steps.
+QUICK_EPOCHS = 2
+QUICK_NEEDED = 0.7
 
 
-class RecipeTask(NamedTuple):
-    """An exercise: the name of the learner's dictionary, its options, and the test accuracy that is needed."""
-
-    name: str
-    fixed: dict[str, Any]
-    may_change: tuple[str, ...]
-    needed: float
-    quick_needed: float
-
-
-ANY = RecipeTask(
-    "recipe",
-    FIXED,
-    ("lr", "momentum", "nesterov", "decay", "warmup_epochs", "optimizer", "weight_decay"),
-    needed=0.93,
-    quick_needed=0.7,
-)
-
-
-def train(team, recipe: Mapping[str, Any], sizes: Profile, task: RecipeTask = ANY) -> dict | None:
+def train(team, recipe: Mapping[str, Any], sizes: Profile) -> dict | None:
     """Train as 128 workers on all images with these options; returns the record, None if nothing can be trained yet."""
-    if _open(recipe) or _refused(recipe, sizes, task):
+    if _open(recipe) or _refused(recipe, sizes):
         return None
-    return team.train(_options(recipe, sizes, task), timeout=10 * sizes.timeout_s)
+    return team.train(_options(recipe, sizes), timeout=10 * sizes.timeout_s)
 
 
-def judge(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile, task: RecipeTask = ANY) -> Verdict:
+def judge(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile) -> Verdict:
     """The verdict on a recipe, given the record of its run."""
-    needed = task.quick_needed if sizes.name == "quick" else task.needed
-    verdict = Verdict(task.name, to_do="Replace the dots, and train again")
+    needed = QUICK_NEEDED if sizes.name == "quick" else NEEDED
+    verdict = Verdict("recipe", to_do="Replace the dots, and train again")
     if not _open(recipe):
         accuracies = [epoch["test_accuracy"] for epoch in record["epochs"]] if record else []
         text = f"with {WORKERS} workers, {needed:.0%} of the test images are right after {_epochs(sizes)} epochs"
-        verdict.follow([(text, _refused(recipe, sizes, task) or _advice(recipe, accuracies, needed, task))])
+        verdict.follow([(text, _refused(recipe, sizes) or _advice(recipe, accuracies, needed))])
     return verdict.recorded()
 
 
@@ -59,29 +41,29 @@ def _epochs(sizes: Profile) -> int:
     return QUICK_EPOCHS if sizes.name == "quick" else EPOCHS
 
 
-def _options(recipe: Mapping[str, Any], sizes: Profile, task: RecipeTask) -> TrainOptions:
-    return TrainOptions(**task.fixed | {"epochs": _epochs(sizes)} | dict(recipe))
+def _options(recipe: Mapping[str, Any], sizes: Profile) -> TrainOptions:
+    return TrainOptions(**FIXED | {"epochs": _epochs(sizes)} | dict(recipe))
 
 
 def _open(recipe: Mapping[str, Any]) -> bool:
     return isinstance(recipe, Mapping) and (not recipe or ... in recipe.values())
 
 
-def _refused(recipe: Any, sizes: Profile, task: RecipeTask) -> str:
+def _refused(recipe: Any, sizes: Profile) -> str:
     """Why this recipe cannot be tried; an empty string if it can."""
     if not isinstance(recipe, Mapping):
         return "a recipe is a dictionary of options, like {'lr': 0.2, 'warmup_epochs': 1}."
-    others = [name for name in recipe if name not in task.may_change]
+    others = [name for name in recipe if name not in MAY_CHANGE]
     if others:
-        return f"{others[0]!r} isn't among the options of this exercise: {', '.join(task.may_change)}."
+        return f"{others[0]!r} isn't among the options of this exercise: {', '.join(MAY_CHANGE)}."
     try:
-        _options(recipe, sizes, task)
+        _options(recipe, sizes)
     except (InputError, TypeError) as error:
         return f"that can't be run: {error}"
     return ""
 
 
-def _advice(recipe: Mapping[str, Any], accuracies: list[float], needed: float, task: RecipeTask) -> str:
+def _advice(recipe: Mapping[str, Any], accuracies: list[float], needed: float) -> str:
     """What to try next, judged by how the accuracy moved; empty if it ended high enough."""
     if not accuracies:
         return "the run was stopped before its first test. Train again."
@@ -90,7 +72,7 @@ def _advice(recipe: Mapping[str, Any], accuracies: list[float], needed: float, t
     reached = f"{accuracies[-1]:.1%} are right"
     if max(accuracies) < 0.2 or accuracies[-1] < max(accuracies):
         return f"{reached}: its steps are too long. Lower the peak rate, or let it climb more slowly."
-    if "momentum" in task.may_change and recipe.get("momentum", 0.9) < 0.8:
+    if recipe.get("momentum", 0.9) < 0.8:
         return f"{reached}: with so few steps, momentum makes up for length. 0.9 adds up about ten gradients."
     if recipe.get("decay", "linear") != "none":
         return f'{reached}: its steps are too short. Raise the peak rate a little, or try "none" as the decay.'

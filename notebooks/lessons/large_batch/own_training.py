@@ -22,12 +22,20 @@ def steps_per_epoch(samples: int, workers: int) -> int:
 
 
 def train(
-    rate: Callable[[int], float], workers: int, epochs: int, samples: int, make_optimizer: Callable | None = None
-) -> torch.optim.Optimizer:
-    """Train `classic` as this many workers, and return the optimizer. All ranks call it, and it blocks.
+    rate: Callable[[int], float],
+    workers: int,
+    epochs: int,
+    samples: int,
+    make_optimizer: Callable | None = None,
+    show: bool = True,
+) -> tuple[torch.optim.Optimizer, float]:
+    """Train `classic` as this many workers; return the optimizer, and the share of the test images that are right.
+
+    All ranks call it, and it blocks.
 
     rate: returns the learning rate of a step; steps count from 0. make_optimizer: is called with the parameters; by
-    default SGD with MOMENTUM. Rank 0 prints the test accuracy after each epoch.
+    default SGD with MOMENTUM. show: whether the network is tested after each epoch instead of only the last one, and
+    rank 0 prints the accuracy.
     """
     world = detect()
     comm = world.mpi_comm()
@@ -38,13 +46,16 @@ def train(
     if make_optimizer:
         replica.optimizer = make_optimizer(replica.model.parameters())
     step = 0
+    accuracy = 0.0
     for epoch in range(1, epochs + 1):
         per_rank = BATCH * workers // comm.size
         for rows, total in shard.epoch_batches(samples, per_rank, comm.rank, comm.size, seed=1, epoch=epoch):
             replica.step(rows, total, rate(step))  # forward pass, backward pass, average, update
             step += 1
-        right, count = comm.allreduce(replica.evaluate()[1:])
-        if comm.rank == 0:
+        if show or epoch == epochs:
+            right, count = comm.allreduce(replica.evaluate()[1:])
+            accuracy = float(right / count)
+        if show and comm.rank == 0:
             last = rate(step - 1)
-            print(f"epoch {epoch}: rate {last:.3g}, {right / count:.1%} of the test images are right", flush=True)
-    return replica.optimizer
+            print(f"epoch {epoch}: rate {last:.3g}, {accuracy:.1%} of the test images are right", flush=True)
+    return replica.optimizer, accuracy

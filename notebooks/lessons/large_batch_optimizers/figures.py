@@ -1,4 +1,4 @@
-"""Tables and figures of 07d_large_batch_optimizers: LARS's rates, optimizers at several rates, and a growing batch."""
+"""Tables and figures of 07d_large_batch_optimizers: LARS's rates, and optimizers at several rates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,9 +12,8 @@ from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn
 
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
-NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
+NAMES = {"sgd": "SGD", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
 IMAGES = 256  # of the gradient whose norms are shown
-COMPARED = ("SGD", "Adam", "Muon")  # what the names of the recipes that the notebook compares begin with
 
 
 def layer_norms() -> pd.DataFrame:
@@ -43,41 +42,29 @@ def layer_rates(runs: Mapping[str, Sequence[Sequence[float]]]) -> figures.Record
     return figure
 
 
-def compared(runs: Iterable[dict]) -> list[dict]:
-    """Return the runs with 4 and with 32 workers, whose recipes differ in the optimizer and its options."""
-    return [run for run in runs if run["recipe"].startswith(COMPARED)]
-
-
 def tried(records: Iterable[dict]) -> pd.DataFrame:
-    """Return a row per optimizer and peak rate, in % of the test images: the mean over the seeds, worst and best."""
-    rows = [(run["what"]["optimizer"], run["what"]["lr"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
-    frame = pd.DataFrame(rows, columns=["optimizer", "peak rate", "accuracy"])
-    groups = frame.groupby(["optimizer", "peak rate"])["accuracy"]
-    return groups.agg(["mean", "min", "max", "count"]).reset_index()
-
-
-def best(records: Iterable[dict], optimizer: str) -> float:
-    """Return the test accuracy in %, averaged over the seeds, that this optimizer reached at its best peak rate."""
-    rows = tried(records)
-    return rows[rows["optimizer"] == optimizer]["mean"].max()
+    """Return a row per run: its optimizer, its peak rate, and the share of the test images that are right, in %."""
+    lasts = [(run["what"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
+    rows = [(NAMES[what["optimizer"]], what["lr"], right) for what, right in lasts]
+    return pd.DataFrame(rows, columns=["optimizer", "peak rate", "% right"])
 
 
 @figures.styled
-def search(records: Iterable[dict]) -> figures.RecordFigure:
+def search(runs: pd.DataFrame, caption: str) -> figures.RecordFigure:
     """Draw the test images that are wrong, in %, against the peak rate, one curve per optimizer.
 
-    Rates are multiples of the lowest one tried with this optimizer. Bars go from the best seed to the worst.
+    runs: as `tried` returns them. Rates are multiples of the lowest one tried with this optimizer. Where there are
+    several seeds, a bar goes from the best to the worst, and the curve through their mean.
     """
-    rows = tried(records)
-    caption = "128 workers, 32 epochs; a bar where several seeds ran"
-    figure, axes = figures.new_figure("Four optimizers at several peak rates", caption)
-    for number, (optimizer, name) in enumerate(NAMES.items()):
-        of_optimizer = rows[rows["optimizer"] == optimizer]
-        lowest = of_optimizer["peak rate"].min()
-        low = (100 - of_optimizer["max"]).where(of_optimizer["count"] > 1)
-        values = 100 - of_optimizer["mean"], low, 100 - of_optimizer["min"]
-        label = f"{name} (from {lowest:g})"
-        figures.draw_points(axes, of_optimizer["peak rate"] / lowest, values, **figures.style(number), label=label)
+    figure, axes = figures.new_figure("Optimizers at several peak rates", caption)
+    wrong = runs.assign(wrong=100 - runs["% right"])
+    for number, name in enumerate(NAMES.values()):
+        by_rate = wrong[wrong["optimizer"] == name].groupby("peak rate")["wrong"]
+        if len(by_rate):
+            values = figures.over_repeats(by_rate, "mean")
+            rates = values[0].index
+            label = f"{name} (from {rates[0]:g})"
+            figures.draw_points(axes, rates / rates[0], values, **figures.style(number), label=label)
     axes.set(xlabel="peak rate / lowest rate tried", ylabel="wrong test images (%)", xscale="log", yscale="log")
     figures.ticks_at(axes.xaxis, [1, 2, 4, 8, 16])
     figures.log_ticks(axes.yaxis)

@@ -29,7 +29,7 @@ FOUND = [
         ({"warmup_epochs": 5.0}, "linear, 5 warm-up epochs"),
         ({"warmup_epochs": 5.0, "warmup": "constant"}, "linear, 5 constant warm-up epochs"),
         ({"lr_scaling": "sqrt"}, "square root"),
-        ({"optimizer": "lars", "lr_scaling": "none"}, "LARS, not scaled"),
+        ({"optimizer": "lars", "lr_scaling": "none"}, "LARS, rate 0.1"),
     ],
 )
 def test_recipes_in_words(options, expected):

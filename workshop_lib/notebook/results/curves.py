@@ -188,7 +188,7 @@ def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
 def recipe(what: dict) -> str:
     """How a run sets the learning rate for its workers, in words: "linear, 5 warm-up epochs"."""
     parts = [] if what["optimizer"] == "sgd" else [what["optimizer"].upper()]
-    parts.append({"none": "not scaled", "sqrt": "square root", "linear": "linear"}[what["lr_scaling"]])
+    parts.append({"none": f"rate {what['lr']:g}", "sqrt": "square root", "linear": "linear"}[what["lr_scaling"]])
     if what["warmup_epochs"]:
         kind = "constant " if what["warmup"] == "constant" else ""
         parts.append(f"{what['warmup_epochs']:g} {kind}warm-up epochs")
