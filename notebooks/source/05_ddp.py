@@ -416,7 +416,7 @@ lesson.figures.typical_overlap(team.pull("times"))
 # delivered it. `time.perf_counter()` reads this clock, so your hooks and the code that times them stay as they are, and
 # the times are the same however busy your machine is.
 #
-# These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
+# These two ranks emulate two imagined nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
 # everything else no time. These times are made up: what counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,
 # which take 11.7 ms at 1 GB/s. What do DDP's buckets of 4 MiB save, at three bandwidths?
 

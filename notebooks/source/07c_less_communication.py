@@ -301,7 +301,7 @@ lesson.figures.less_communication(
 #
 # ## When not to compress
 #
-# Fewer bytes only help if you wait for them, and compressing takes time, too. So let four ranks *emulate* nodes with a GPU each
+# Fewer bytes only help if you wait for them, and compressing takes time, too. So let four ranks *emulate* imagined nodes with a GPU each
 # ([05](05_ddp.ipynb)), and change the bandwidth between them. Their network has four layers, each with a million parameters, 2
 # ms forward and 4 ms backward. Those times are guesses, but how many nanoseconds per entry compressing takes was measured on an
 # H200 ([record](../assets/results/gpu/one_gpu.jsonl)). Put in the numbers of your own GPU.

@@ -157,7 +157,7 @@ lines.style.format(
 # ## Forecast sixteen, then measure them
 #
 # Does your fit still hold on more ranks than it has seen? With two cores you can't find out, but emulated ranks can, as in
-# [05](05_ddp.ipynb): they really send, and their clocks say what it would take. They emulate two machines: nodes of one GPU on
+# [05](05_ddp.ipynb): they really send, and their clocks say what it would take. They emulate two imagined machines: nodes of one GPU on
 # 10 Gb/s Ethernet, and nodes of eight A100 with NVLink inside and 25 Gb/s Ethernet between them. First 2, 4 and 8 ranks.
 
 
@@ -225,7 +225,7 @@ for machine in taken:
         "forecast, ms": 1e3 * seconds[-1] * (1 + error),
         "times as long": 1 / (1 + error),
     }
-forecasts = pd.DataFrame(rows).T.rename_axis("emulated on")
+forecasts = pd.DataFrame(rows).T.rename_axis("emulated on (both imagined)")
 forecasts.round(2)
 
 # %%
