@@ -8,7 +8,7 @@ from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.results.curves import require_same
 
-from lessons.less_communication import trainings as less
+from lessons.less_communication import runs as less
 
 
 @figures.styled

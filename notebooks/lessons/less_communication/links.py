@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,16 +16,6 @@ from lessons.less_communication import compression
 LAYERS, WIDTH = 4, 1024  # a layer has 4 MiB of gradients, which are a bucket of their own
 
 
-def low_rank(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send gradients as PowerSGD of rank 2 does, without its error feedback."""
-    matrix = bucket.buffer().view(-1, WIDTH)
-    p = matrix @ torch.ones(WIDTH, 2)
-    dist.all_reduce(p)
-    p = torch.linalg.qr(p).Q
-    future = dist.all_reduce(matrix.T @ p, async_op=True).get_future()
-    return future.then(lambda done: (p @ done.value()[0].T).flatten() / dist.get_world_size())
-
-
 def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, float]:
     """Return the milliseconds of a step on the slowest rank, by way to send, at this bandwidth between nodes.
 
@@ -34,7 +23,7 @@ def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, flo
     """
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     emulation.current().set_network(1e9 * gb_per_s)
-    ways = compression.ways() | {"low rank": compression.registered(low_rank)}
+    ways = compression.ways()
     taken_ms = {}
     for way, ns in ns_per_entry.items():
         torch.manual_seed(1)
