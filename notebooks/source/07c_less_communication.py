@@ -326,7 +326,7 @@ saved_s = {
     for gb in np.geomspace(1, 30, 1000)
 }
 yours = max(gb for gb in saved_s if saved_s[gb] > 0)
-print(f"By your formula, top-k pays below {yours:.1f} GB/s, and emulated {crossing:.1f}.")
+print(f"top-k pays below {yours:.1f} GB/s by your formula, {crossing:.1f} emulated")
 
 # %% [markdown]
 # Your number should be slightly lower, because the formula leaves out latencies: the ring takes six rounds, and the allgather
