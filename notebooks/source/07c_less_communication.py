@@ -349,11 +349,11 @@ for p in (8, 64, 512):
 pd.DataFrame(rows).T.rename_axis("ranks").round(1)
 
 # %% [markdown]
-# With 8 ranks, your top 1 % turns most of the 45 seconds into five. But each rank receives what all others send, so with 64
-# ranks little is left of the gain, and with 512 it takes several times as long as fp32. Sending the top 1 % can't pay with more
-# than 100 ranks, however slow the network is. (Put $s$ for the share into your formula: it needs $s < 1/p$.) Steps alone keep
-# their factor of 64 with any number of ranks. That's why training across data centers is done in the way of DiLoCo. In more
-# than 200 setups inside data centers, compression beat a well-tuned allreduce only six times (Agarwal et al. 2021).
+# With 512 ranks, fp32 takes the 45 seconds of the opening. With 8 ranks, your top 1 % takes less than five. But each rank receives
+# what all others send, so with 64 ranks it saves only a third of the time, and with 512 it takes five times as long as fp32.
+# Sending the top 1 % can't pay with more than 100 ranks, however slow the network is. (Put $s$ for the share into your formula: it
+# needs $s < 1/p$.) Steps alone keep their factor of 64 with any number of ranks. In more than 200 setups of data centers,
+# compression beat a well-tuned allreduce only six times (Agarwal et al. 2021).
 #
 # ## Deeper: DiLoCo in PyTorch
 #
