@@ -508,14 +508,17 @@ alone = ranks.start(1).train(options, timeout=sizes.timeout_s, show=False)
 beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)
 laptop = lesson.catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {})
 laptop = laptop.with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
-lesson.calculator.forecaster(laptop)
+settings = lesson.forecast.Settings("mpi", 32)
+points = lesson.forecast.forecast(cnn, laptop, settings)
+lesson.figures.draw_forecast(points, lesson.conditions(cnn, laptop, settings))
 
 # %% [markdown]
-# *Try it:* choose ResNet-50 with DDP and a batch of 32. On *Horovod's P100 servers*, from how many devices on does
-# communication take longer than computing? On *DGX H100*? From how many on is the batch above the critical one? Then set the
-# batch to 8 and compare ResNet-50 with GPT-2 on *DGX H100*. Why does a network with five times the parameters scale *better*?
+# In a terminal, `.venv/bin/workshop predict resnet-50 horovod-p100 --batch-size 32` prints and draws such a forecast for machines
+# and networks of the tables.
 #
-# In a terminal, `.venv/bin/workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints such a forecast.
+# *Try it:* on `horovod-p100`, from how many devices on does ResNet-50's communication take longer than computing? On `h100`? From
+# how many on is the batch above the critical one? Then set the batch to 8 and compare ResNet-50 with GPT-2 (`gpt2`) on `h100`.
+# Why does a network with five times the parameters scale *better*?
 #
 # ## Deeper: how late is the slowest?
 #
