@@ -155,8 +155,8 @@ lines.style.format(
 # ## Forecast sixteen, then measure them
 #
 # Does your fit still hold on more ranks than it has seen? With two cores you can't find out, but emulated ranks can, as in
-# [05](05_ddp.ipynb): they really send, and their clocks say what it would take. They emulate two imagined machines: nodes of one GPU on
-# 10 Gb/s Ethernet, and nodes of eight A100 with NVLink inside and 25 Gb/s Ethernet between them. First 2, 4 and 8 ranks.
+# [05](05_ddp.ipynb): they really send, and their clocks say what it would take. They emulate two imagined machines: nodes of one
+# GPU on 10 Gb/s Ethernet, and nodes of eight A100 with NVLink inside and 25 Gb/s Ethernet between them. First 2, 4 and 8 ranks.
 
 
 # %%
@@ -435,15 +435,16 @@ print(
 #
 # ## Deeper: predicted and measured
 #
-# Does the sum of computing and messages predict your own machine's steps? We want to choose their size freely, so here they have a single hidden layer of any width. With
-# $P$ parameters and a batch of $B$ samples, computing a step should take this many seconds:
+# Does the sum of computing and messages predict the steps of your own machine? To choose a network's size freely, we take networks
+# with a single hidden layer of any width. With $P$ parameters and a batch of $B$ samples, computing a step should take this many
+# seconds:
 #
 # `s_per_step + s_per_parameter * P + (s_per_sample + s_per_product * P) * B`
 #
 # The first two terms are a step's fixed cost, such as updating the weights. The other two are the cost of each sample.
 #
-# We measure it while all ranks compute, because ranks on one machine share memory bandwidth and caches, and a step ends with the
-# slowest of them.
+# We measure these times while all ranks compute, because ranks on one machine share memory bandwidth and caches, and a step ends
+# with the slowest rank.
 #
 # The library fits the four constants just as you fitted $\alpha$ and $\beta$. It sees only the computing times of networks
 # with 64, 256 and 1,024 hidden units and batches of 16, 64 and 256. The time of the allreduce comes from your line. The allreduce
@@ -485,8 +486,8 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
 # the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell before
-# the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
+# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell
+# before the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
 # blame?
 #
 # ## Deeper: your machine, and larger ones
