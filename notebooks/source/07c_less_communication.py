@@ -342,9 +342,9 @@ for p in (8, 64, 512):
     whole_s = 2 * (p - 1) / p * 4 * parameters / 1.25e9
     compress_s = parameters * 1e-9 * ns_per_entry["top 1 %"]
     rows[p] = {
-        "fp32, s per step": whole_s,
-        "your top 1 %": whole_s - pays(4 * parameters, 1.25e9, p, compress_s),
-        "64 steps alone": whole_s / 64,
+        "fp32, s": whole_s,
+        "your top 1 %, s": whole_s - pays(4 * parameters, 1.25e9, p, compress_s),
+        "64 steps alone, s": whole_s / 64,
     }
 pd.DataFrame(rows).T.rename_axis("ranks").round(1)
 
