@@ -23,7 +23,6 @@ def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, flo
     """
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     emulation.current().set_network(1e9 * gb_per_s)
-    ways = compression.ways()
     taken_ms = {}
     for way, ns in ns_per_entry.items():
         torch.manual_seed(1)
@@ -31,7 +30,7 @@ def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, flo
         for layer in layers:
             emulation.takes(layer, forward_s=2e-3, backward_s=4e-3 + 1e-9 * ns * WIDTH**2)
         model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=4)
-        ways[way](model)
+        compression.ways()[way](model)
         for _ in range(3):  # DDP orders its buckets in the second step
             MPI.COMM_WORLD.Barrier()
             began_s = time.perf_counter()
