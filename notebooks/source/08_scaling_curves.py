@@ -245,9 +245,9 @@ lesson.tables.losses(strong, serial_fraction)
 # To see a curve, you need more devices than your machine has. So let the ranks *emulate* them, as in [05](05_ddp.ipynb): they
 # train and send for real, but each carries a clock of emulated time. The machine below is *imagined*. It has nodes of eight A100
 # GPUs that NVLink joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for ResNet-50:
-# computing takes ResNet-50's time, and the gradients have its 102 MB. (We let a GPU be as fast with 16 images as with 256. A real one isn't: an
-# H200 took 4,690 images/s in steps of 256, and only 569 in steps of 16, because it mostly waited for Python to start its
-# kernels ([record](../assets/results/gpu/one_gpu.jsonl)). So real curves fall earlier.)
+# computing takes ResNet-50's time, and the gradients have its 102 MB. (We let a GPU be as fast with 16 images as with 256. A
+# real one isn't: an H200 took 4,690 images/s in steps of 256, and only 569 in steps of 16, because it mostly waited for
+# Python to start its kernels ([record](../assets/results/gpu/one_gpu.jsonl)). So real curves fall earlier.)
 #
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
@@ -338,8 +338,8 @@ guess_real.compare(
 lesson.scaling_curve(on_thetagpu, same="global_batch")
 
 # %% [markdown]
-# With the same GPUs, the same batch and the same bytes, 16 GPUs are now nearly twice as fast as 8. So it was the network. What's
-# still lost comes from late GPUs, and from messages that computing 16 images no longer hides.
+# With the same GPUs, the same batch and the same bytes, 16 GPUs are now nearly twice as fast as 8. So it was the network. The
+# efficiency that you still lose goes to late GPUs, and to messages that computing 16 images no longer hides.
 #
 # A trained network that only has to answer needs no gradients, and so no allreduce. It scales nearly perfectly until reading
 # becomes the limit ([09](09_feeding_the_ranks.ipynb)).
