@@ -31,8 +31,8 @@ The cells of this page haven't run since its code changed, so it has no outputs.
 PAGES = {  # pages with tables: what one finds there, the notebooks about it, and the call in their cells, if any
     "ring": ("a ring allreduce, step by step", ("01_mpi_basics",), None),
     "buckets": ("choose a bucket size", ("05_ddp",), None),
-    "memory": ("does a model fit your GPUs?", ("06_zero_and_fsdp",), re.compile(r"^calculator\(", re.MULTILINE)),
-    "forecast": ("what would more devices bring?", ("08c_forecasting",), re.compile(r"^forecaster\(", re.MULTILINE)),
+    "memory": ("does a model fit your GPUs?", ("06_zero_and_fsdp",), re.compile(r"calculator\(")),
+    "forecast": ("what would more devices bring?", ("08c_forecasting",), re.compile(r"draw_forecast\(")),
 }
 
 

@@ -394,7 +394,7 @@ lesson.check.allgather(allgather)
 # %% [markdown]
 # ## On sixteen ranks
 #
-# Two cores can't show what a ring gains, so the next sixteen ranks *emulate* machines on 10 Gb Ethernet. Processes and messages
+# Two cores can't show what a ring gains, so the next sixteen ranks *emulate* imagined machines on 10 Gb Ethernet. Processes and messages
 # are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on that network.
 
 # %%

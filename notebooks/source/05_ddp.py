@@ -212,7 +212,7 @@ lesson.check.my_ddp(my_ddp)
 # take. A message carries its sender's time, and it arrives when the emulated network would have delivered it. So the times are the
 # same however busy your machine is. (*Deeper: on your own cores* measures real ones.)
 #
-# These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
+# These two ranks emulate two imagined nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
 # everything else no time. These times are made up. What counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,
 # which take 11.7 ms at 1 GB/s.
 

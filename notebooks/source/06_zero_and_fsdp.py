@@ -532,7 +532,7 @@ class Lookahead:
 lesson.check.Lookahead(Lookahead)
 
 # %% [markdown]
-# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). A layer takes 2 ms in the forward
+# What is it worth? Sixteen ranks emulate imagined machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). A layer takes 2 ms in the forward
 # pass and 4 ms in the backward pass.
 
 # %%

@@ -299,7 +299,7 @@ guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
 
 # %%
 pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(
-    f"micro-batches (emulated on {machine})"
+    f"micro-batches (emulated on {machine}, imagined)"
 )
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""A machine of one's own, described in a file."""
+"""A machine of one's own, described in a file, and the label of imagined machines."""
 
 import re
 
@@ -47,3 +47,27 @@ def test_a_mistake_in_the_file_is_named(file, old, new, sentence):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match="none.toml can't be read as a machine: there is no such file"):
         catalogue.emulated_machine(str(tmp_path / "none.toml"))
+
+
+TABLE = catalogue.read(catalogue.HERE / "machines.toml")
+IMAGINED = [name for name, entry in TABLE.items() if entry["source"].startswith("Imagined")]
+
+
+def test_an_imagined_machine_is_called_imagined_by_its_title_and_label_and_no_other_is():
+    for name, machine in catalogue.emulated_machines().items():
+        shown = [machine.title, machine.what, catalogue.label(name)]
+        assert {text.endswith("(imagined)") for text in shown} == {machine.imagined} == {name in IMAGINED}
+    assert catalogue.label("mycluster.toml") == "mycluster.toml"
+
+
+def test_whatever_says_where_times_were_emulated_shows_the_label():
+    folders = [ROOT / "workshop_lib", ROOT / "notebooks/lessons"]
+    lines = [line for folder in folders for file in folder.rglob("*.py") for line in file.read_text().splitlines()]
+    named = [line for line in lines if re.search(r"[Ee]mulat(ed on|ing)( |\\n)\{", line)]
+    assert len(named) > 8 and [line for line in named if "label" not in line] == []
+
+
+def test_pages_that_use_an_imagined_machine_say_so():
+    for page in (ROOT / "README.md", *ROOT.glob("book/*.md"), *ROOT.glob("notebooks/source/*.py")):
+        text = page.read_text()
+        assert "imagined" in text or not any(name in text for name in IMAGINED), page

@@ -77,7 +77,7 @@ def test_a_sweep_on_emulated_ranks_says_so_from_its_first_run_on(shown, monkeypa
     swept(None)
     assert "run 1 of 8, on 1 rank emulated on a100-ethernet" in states[0]
     assert 'alt="samples/s (emulated) against emulated devices.' in shown[-1]
-    assert "All times are emulated on a100-ethernet." in shown[-1]
+    assert "All times are emulated on a100-ethernet (imagined)." in shown[-1]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from workshop_lib.training.data import mnist
 from workshop_lib.training.equivalence import largest_relative_difference
 from workshop_lib.training.models import torch_cnn
 
-from lessons.less_communication.trainings import ways
+from lessons.less_communication.runs import ways
 
 pytestmark = pytest.mark.full
 

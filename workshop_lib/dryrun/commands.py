@@ -10,7 +10,7 @@ from rich.console import Console
 
 from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError
-from workshop_lib.machine.catalogue import emulated_machine
+from workshop_lib.machine.catalogue import emulated_machine, label
 from workshop_lib.notebook.results.tables import rich_table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def dryrun(
         peak = max(emulated_machine(machine).peak_flops_per_s.values(), default=0.0)
         share = f", {report.flops / report.step_s / peak:.1%} of a device's peak" if peak else ""
         print(
-            f"Emulated on {machine}: a step takes {1e3 * report.step_s:,.4g} ms{share}. Computing takes "
+            f"Emulated on {label(machine)}: a step takes {1e3 * report.step_s:,.4g} ms{share}. Computing takes "
             f"{1e3 * report.compute_s:,.4g} ms, and the wait for collectives the rest."
         )
 

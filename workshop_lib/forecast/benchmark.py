@@ -210,22 +210,16 @@ class StepRow(TypedDict):
     step_s: list[float]
 
 
-def steps(settings: Iterable[tuple[int, int]], repeats: int = 5, alone: bool = False) -> list[StepRow]:
+def steps(settings: Iterable[tuple[int, int]], repeats: int = 5) -> list[StepRow]:
     """Time training steps for each (width, batch); return one row per setting, on every rank.
 
-    Each repeat goes through all settings. With `alone`, rank 0 measures as if it were the only rank, while the other
-    ranks return an empty list at once.
+    Each repeat goes through all settings.
     """
     world = worlds.detect()
-    if alone and world.rank > 0:
-        return []
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     memory.keep_freed_memory()
     data = mnist.load("train")
     backend = Mpi(world, worlds.choose_device("auto", world))
-    if alone:
-        backend.world = worlds.World()
-        backend.comm = MPI.COMM_SELF
     rows: list[StepRow] = []
     timers = []
     for width, batch in dict.fromkeys(settings):

@@ -144,7 +144,7 @@ def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     """
     rows = []
     for entry in EVERYTHING:
-        base, *points = _forecast(entry, [entry.baseline, *entry.efficiency], lateness)
+        base, *points = forecast_of(entry, [entry.baseline, *entry.efficiency], lateness)
         for point, published in zip(points, entry.efficiency.values(), strict=True):
             row = {"table": entry.table, "what": entry.what, "devices": point.devices}
             shares = base.step_s / point.step_s, base.step_s / point.most_s, base.least_s / point.least_s
@@ -179,7 +179,8 @@ def _compared(published: float, expected: float, low: float, high: float) -> dic
     }
 
 
-def _forecast(entry: PublishedScaling, devices: Iterable[int], lateness: Lateness) -> list[ForecastPoint]:
+def forecast_of(entry: PublishedScaling, devices: Iterable[int], lateness: Lateness) -> list[ForecastPoint]:
+    """The forecast for a published measurement, on these numbers of devices."""
     model = catalogue.model(entry.model)
     machine = catalogue.machine(entry.machine)
     if entry.samples_per_s:
@@ -210,7 +211,7 @@ def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
     entries = [entry for entry in EVERYTHING if entry.table in tables]
     table = np.array([entry.table for entry in entries for _ in entry.efficiency])
     published = np.array([share for entry in entries for share in entry.efficiency.values()])
-    points = pd.DataFrame([point for entry in entries for point in _forecast(entry, entry.efficiency, PUNCTUAL)])
+    points = pd.DataFrame([point for entry in entries for point in forecast_of(entry, entry.efficiency, PUNCTUAL)])
     compute_s = points["compute_s"]
     slowest_s = compute_s * points["devices"].map(slowest_of)
 

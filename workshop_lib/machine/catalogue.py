@@ -17,6 +17,7 @@ from workshop_lib.quantities import not_negative, positive
 
 HERE = Path(__file__).parent
 LAPTOP = "laptop"
+IMAGINED = " (imagined)"
 # By a machine's `collectives`: the algorithms between nodes of the hierarchical allreduces that it chooses from. With
 # each but "hierarchical", it may also choose one ring across all nodes.
 HIERARCHICAL: dict[str, tuple[str, ...]] = {
@@ -112,6 +113,7 @@ class Machine:
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
     network: tuple[str, ...] = ()  # NCCL's names for the network between nodes, if it isn't TCP or InfiniBand
     fp8: bool = False  # whether its devices multiply in FP8
+    imagined: bool = False  # nobody has this machine, and `title`, `what` and `label` say so
     # The following are for emulated ranks alone. One message to another node goes through one of a node's network
     # adapters. `lateness` is by which share of a step's computing time, as a standard deviation, a device is late.
     # With `own_time`, computing takes the CPU time that it takes on the machine that emulates.
@@ -244,6 +246,12 @@ def emulated_machine(name: str) -> Machine:
     return of_file(Path(name)) if name.endswith(".toml") else _known("machine", name, emulated_machines())
 
 
+def label(name: str) -> str:
+    """The name of an emulated machine, for titles and captions: "polaris", but "a100-ethernet (imagined)"."""
+    known = emulated_machines().get(name)
+    return name + IMAGINED if known and known.imagined else name
+
+
 def of_file(path: Path) -> Machine:
     """The machine that a TOML file describes as machines.toml does. Raises InputError, naming what is wrong with it."""
     try:
@@ -314,6 +322,8 @@ def _machine(name: str, entry: dict) -> Machine:
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
     entry["network"] = tuple(entry.get("network", ()))
+    if entry.get("imagined"):
+        entry |= {key: entry[key] + IMAGINED for key in ("title", "what")}
     entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
     for table in ("peak_flops_per_s", "utilization"):
         entry.get(table, {}).pop("source", None)

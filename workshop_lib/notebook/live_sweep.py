@@ -10,6 +10,7 @@ import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
+from workshop_lib.machine import catalogue
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.notebook import figures
@@ -125,7 +126,7 @@ class SweepDashboard(Dashboard):
         self.show_bar(round(PARTS * done), PARTS)
         info = self.progress.info or {}
         self.machine = info.get("machine") or self.machine
-        emulated = f" emulated on {self.machine}" if self.machine else ""
+        emulated = f" emulated on {catalogue.label(self.machine)}" if self.machine else ""
         state = f"run {self.number} of {self.total}, on {plural(self.ranks, 'rank')}{emulated}"
         self.status.value = self._status(state)
 
@@ -184,7 +185,7 @@ class SweepDashboard(Dashboard):
     def _note(self) -> list[str]:
         """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
         if machines := sorted({run.machine for run in self.runs if run.machine}):
-            return [emulation.label(" and ".join(machines))]
+            return [emulation.label(" and ".join(map(catalogue.label, machines)))]
         runs = pd.DataFrame(self.runs, columns=SpeedRun._fields)
         runs = runs.rename(columns={"name": "backend", "ranks": "world_size"})
         medians = runs.groupby(["backend", "world_size"], as_index=False)["samples_per_s"].median()

@@ -12,6 +12,7 @@ from IPython.display import HTML, display
 
 from workshop_lib.errors import InputError
 from workshop_lib.exercises import learners_log
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import Column, answers_while_busy, has_widgets, leave, size
 
@@ -58,7 +59,7 @@ class Question:
         values = [float(value) for value in given if value is not None and not math.isnan(value)]
         middle = statistics.median(values) if values else None
         self._keep(middle)
-        name = f"emulated on\n{emulated_on}" if emulated_on else "measured"
+        name = f"emulated on\n{catalogue.label(emulated_on)}" if emulated_on else "measured"
         rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
         if middle is not None:
             rows = [(name, middle, MEASURED, (min(values), max(values)), self._with_unit(middle))]

@@ -6,6 +6,7 @@ from typing import TypedDict
 import numpy as np
 from matplotlib.axes import Axes
 
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures, palette
 from workshop_lib.training.timeline import KINDS, Timeline
 
@@ -74,7 +75,7 @@ def saved_percent(by_rank: Sequence[Mapping[float, Sequence]]) -> dict[float, di
 def saved(by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str) -> figures.RecordFigure:
     """Draw `saved_percent` against the network's bandwidth, a line for each way to average."""
     percent = saved_percent(by_rank)
-    text = f"All times are emulated on {emulated_on}, with other bandwidths. None was measured."
+    text = f"All times are emulated on {catalogue.label(emulated_on)}, with other bandwidths. None was measured."
     figure, axes = figures.new_figure("What does overlap save?", text)
     for number, title in enumerate(next(iter(percent.values()))):
         axes.plot(list(percent), [row[title] for row in percent.values()], **figures.style(number), label=title)
@@ -86,7 +87,7 @@ def saved(by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str) -> figu
 
 def milliseconds(since: str, emulated_on: str) -> str:
     """The label of an axis of time, which says whether the times are emulated."""
-    return f"milliseconds {since}" + (f" (emulated on {emulated_on})" if emulated_on else "")
+    return f"milliseconds {since}" + (f" (emulated on {catalogue.label(emulated_on)})" if emulated_on else "")
 
 
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int) -> None:

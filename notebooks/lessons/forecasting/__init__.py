@@ -5,8 +5,8 @@ from workshop_lib.faces import face
 __getattr__, __dir__ = face(
     __name__,
     check=".judge",
-    calculator=".calculator",
     catalogue="workshop_lib.machine.catalogue",
+    conditions="workshop_lib.forecast.report:conditions",
     figures="workshop_lib.forecast.figures",
     fit=".fit",
     forecast="workshop_lib.forecast.forecast",

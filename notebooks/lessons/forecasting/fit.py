@@ -13,14 +13,15 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib.errors import InputError
+from workshop_lib.forecast import published
+from workshop_lib.forecast.forecast import PUNCTUAL
 
 if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
     from workshop_lib.forecast.benchmark import MessageRow
 
 StepRow = Mapping[str, Any]  # stands for benchmark.StepRow
 
-# (width, batch per rank) of the networks whose steps are measured: by one rank alone, to fit the model, and to test it.
-ALONE = ((64, 64), (256, 64), (1024, 64))
+# (width, batch per rank) of the networks whose steps are measured, to fit the model and to test it.
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
 HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
@@ -111,37 +112,33 @@ def predicted(rows: Iterable[StepRow], compute: Mapping[str, float], message: Ma
     return pd.DataFrame(lines)
 
 
-def slower_together(alone: Iterable[StepRow], together: Iterable[StepRow]) -> list[float]:
-    """By what factor a step's computing is slower when all ranks compute: one value per setting in both and round.
+def published_steps(tables: Iterable[str]) -> list[dict[str, Any]]:
+    """The published efficiencies of these tables, each with the seconds of its step as forecast if no device is late.
 
-    Both are rows of `measure_steps`, those of one rank `alone` and those of all ranks `together`.
+    Efficiencies are relative to one device. The few that are relative to more devices are left out.
     """
-    alone_s = {(row["width"], row["batch"]): median(row["compute_s"]) for row in alone}
-    factors = []
-    for row in together:
-        setting = row["width"], row["batch"]
-        if setting in alone_s:
-            factors += [seconds / alone_s[setting] for seconds in row["compute_s"]]
-    return factors
+    rows = []
+    for entry in published.EVERYTHING:
+        if entry.table in tables and entry.baseline == 1:
+            for point in published.forecast_of(entry, entry.efficiency, PUNCTUAL):
+                row = {"devices": point.devices, "computing_s": point.compute_s, "messages_s": point.data_s}
+                rows.append(row | {"step_s": point.step_s, "published": entry.efficiency[point.devices]})
+    return rows
 
 
 def measure_steps(
-    team,
-    settings: Sequence[tuple[int, int]] = FITTED + HELD_OUT,
-    repeats: int = 5,
-    timeout_s: float = 300.0,
-    alone: bool = False,
+    team, settings: Sequence[tuple[int, int]] = FITTED + HELD_OUT, repeats: int = 5, timeout_s: float = 300.0
 ) -> list[StepRow]:
     """Measure training steps for these (width, batch per rank) on the team's ranks: rows of benchmark.py's `steps`.
 
     All ranks compute at the same time, as in training. They share caches, memory bandwidth and the processor's power
-    budget, so each is slower than it would be `alone`.
+    budget, so each is slower than it would be alone.
     """
 
     def measure() -> list:
         from workshop_lib.forecast import benchmark  # imported on the ranks: here it would start MPI
 
-        return benchmark.steps(settings, repeats, alone=alone)
+        return benchmark.steps(settings, repeats)
 
     return team.run(measure, timeout=timeout_s, show=False)[0]
 

@@ -1,4 +1,5 @@
-"""Judges the exercises of 08c_forecasting: a fit that is tested on a held-out size, and a step with overlap.
+"""Judges the exercises of 08c_forecasting: a fit that is tested on a held-out size, a step with overlap, and the
+range of a forecast.
 
 All numbers in the cases are made up.
 """
@@ -89,5 +90,39 @@ overlapped_step = played(
         ),
     ],
     returns="the seconds",
+    communicates=False,
+)
+
+# What must hold for each case, and the arguments of `efficiency_range`.
+RANGES = [
+    ("it is right where messages are short", (1.0, 0.25, 1.125)),
+    ("a late device counts at worst", (1.0, 0.25, 1.125, 0.5)),
+    ("it is right where messages take longer than computing", (2.0, 4.0, 4.5, 0.25)),
+]
+
+
+def play_ranges(efficiency_range: Callable, comm) -> Iterator[tuple]:
+    for text, numbers in RANGES:
+        given = "with computing of {:g} s, messages of {:g} s and a step of {:g} s".format(*numbers)
+        for which, value in zip(("worst", "expected", "best"), efficiency_range(*numbers), strict=True):
+            yield text, value, f"{given}, {which}"
+
+
+BEST, WORST = "max(computing_s, messages_s)", "computing_s + 3 * messages_s + late_s"
+efficiency_range = played(
+    "efficiency_range",
+    NOTEBOOK,
+    play_ranges,
+    [
+        Edit("at best a step takes as long as its messages, if these take longer.", (BEST, "computing_s")),
+        Edit("at worst nothing overlaps: take the sum.", (WORST, "max(computing_s, 3 * messages_s) + late_s")),
+        Edit("at worst messages take three times as long.", ("3 * messages_s", "messages_s")),
+        Edit("at worst the slowest device is late, too: add `late_s`.", (" + late_s", "")),
+        Edit(
+            "it's upside down: divide the time of computing by the time of the step.",
+            ("computing_s / worst_s, computing_s / step_s", "worst_s / computing_s, step_s / computing_s"),
+        ),
+    ],
+    returns="the efficiencies at worst, expected and at best",
     communicates=False,
 )

@@ -11,8 +11,8 @@ __getattr__, __dir__ = face(
     records="workshop_lib.notebook.results.records",
     registered=".compression:registered",
     ROOT="workshop_lib.paths:ROOT",
-    Rounds=".trainings:Rounds",
+    Rounds=".runs:Rounds",
     TopK=".compression:TopK",
-    train=".trainings:train",
-    trainings=".trainings",
+    train=".runs:train",
+    runs=".runs",
 )

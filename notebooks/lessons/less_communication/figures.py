@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.results.curves import require_same
 
-from lessons.less_communication import trainings as less
+from lessons.less_communication import runs as less
 
 
 @figures.styled
@@ -37,7 +38,7 @@ def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
 @figures.styled
 def step_times(step_ms: Mapping[float, Mapping[str, float]], emulated_on: str) -> figures.RecordFigure:
     """Draw the milliseconds of a step against the bandwidth in GB/s, a line per way to send: step_ms[GB/s][way]."""
-    text = f"All times are emulated on {emulated_on}, with other bandwidths. None was measured."
+    text = f"All times are emulated on {catalogue.label(emulated_on)}, with other bandwidths. None was measured."
     figure, axes = figures.new_figure("When does compressing pay?", text)
     for number, way in enumerate(next(iter(step_ms.values()))):
         axes.plot(list(step_ms), [times[way] for times in step_ms.values()], **figures.style(number), label=way)

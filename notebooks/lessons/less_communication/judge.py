@@ -1,4 +1,5 @@
-"""The exercises of 07c_less_communication: a gradient's largest entries, and the outer step after local steps."""
+"""The exercises of 07c_less_communication: a gradient's largest entries, the outer step after local steps, and what
+compressing saves."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -89,4 +90,41 @@ outer_step = played(
     ],
     returns="weights, velocity",
     in_place=True,
+)
+
+
+# What must hold for each case, and the arguments of `pays`.
+SAVED = [
+    ("nothing sent saves a ring allreduce", (6e9, 1e9, 4, 0.0, 0.0)),
+    ("values and indices of the other ranks are received", (6e9, 1e9, 4, 0.0, 0.01)),
+    ("compressing takes time", (6e9, 1e9, 4, 0.5, 0.01)),
+    ("it's negative where compressing costs more than it saves", (6e9, 1e12, 2, 0.5, 0.01)),
+]
+
+
+def play_pays(pays: Callable, comm) -> Iterator[tuple]:
+    for text, numbers in SAVED:
+        gradient_bytes, bytes_per_s, ranks, compress_s, share = numbers
+        given = f"with {gradient_bytes / 1e9:g} GB at {bytes_per_s / 1e9:g} GB/s on {ranks} ranks, "
+        yield text, pays(*numbers), f"{given}{compress_s:g} s to compress, and a share of {share:g}"
+
+
+WHOLE = "2 * (ranks - 1) / ranks * gradient_bytes"
+TOP = "(ranks - 1) * 2 * share"
+pays = played(
+    "pays",
+    NOTEBOOK,
+    play_pays,
+    [
+        Edit("in a ring, a rank receives its gradient 2 (p - 1) / p times, not once.", (WHOLE, "gradient_bytes")),
+        Edit("each rank receives what all others send: multiply by `ranks - 1`.", (TOP, "2 * share")),
+        Edit("an entry is sent as a value and an index: twice the bytes.", (TOP, "(ranks - 1) * share")),
+        Edit("compressing takes time, too: subtract `compress_s`.", (" - compress_s", "")),
+        Edit(
+            "it's what top-k saves: take the allreduce minus top-k.",
+            ("(whole_bytes - top_bytes)", "(top_bytes - whole_bytes)"),
+        ),
+    ],
+    returns="the seconds",
+    communicates=False,
 )

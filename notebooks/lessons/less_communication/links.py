@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,16 +16,6 @@ from lessons.less_communication import compression
 LAYERS, WIDTH = 4, 1024  # a layer has 4 MiB of gradients, which are a bucket of their own
 
 
-def low_rank(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send gradients as PowerSGD of rank 2 does, without its error feedback."""
-    matrix = bucket.buffer().view(-1, WIDTH)
-    p = matrix @ torch.ones(WIDTH, 2)
-    dist.all_reduce(p)
-    p = torch.linalg.qr(p).Q
-    future = dist.all_reduce(matrix.T @ p, async_op=True).get_future()
-    return future.then(lambda done: (p @ done.value()[0].T).flatten() / dist.get_world_size())
-
-
 def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, float]:
     """Return the milliseconds of a step on the slowest rank, by way to send, at this bandwidth between nodes.
 
@@ -34,7 +23,6 @@ def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, flo
     """
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     emulation.current().set_network(1e9 * gb_per_s)
-    ways = compression.ways() | {"low rank": compression.registered(low_rank)}
     taken_ms = {}
     for way, ns in ns_per_entry.items():
         torch.manual_seed(1)
@@ -42,7 +30,7 @@ def step_ms(gb_per_s: float, ns_per_entry: Mapping[str, float]) -> dict[str, flo
         for layer in layers:
             emulation.takes(layer, forward_s=2e-3, backward_s=4e-3 + 1e-9 * ns * WIDTH**2)
         model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=4)
-        ways[way](model)
+        compression.ways()[way](model)
         for _ in range(3):  # DDP orders its buckets in the second step
             MPI.COMM_WORLD.Barrier()
             began_s = time.perf_counter()

@@ -83,7 +83,7 @@ def allreduces(
         "through rank 0": (through_rank_0, 2 * link.latency_s + 2 * (ranks - 1) * beta_s),
         "your ring": (ring, 2 * (ranks - 1) * (link.latency_s + beta_s / ranks)),
     }
-    text = f"Points are emulated on {machine}, and lines are the formulas. None was measured."
+    text = f"Points are emulated on {catalogue.label(machine)}, and lines are the formulas. None was measured."
     figure, axes = figures.new_figure(f"One allreduce of {ranks} ranks", text)
     for number, (title, (seconds, formula_s)) in enumerate(formulas.items()):
         look = figures.style(number)

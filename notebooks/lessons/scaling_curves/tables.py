@@ -6,7 +6,7 @@ from statistics import mean, median
 import pandas as pd
 
 from workshop_lib.exercises.judge import own_or_solution
-from workshop_lib.machine import load
+from workshop_lib.machine import catalogue, load
 
 from lessons.scaling_curves.judge import NOTEBOOK
 
@@ -94,7 +94,7 @@ def losses(records: list[dict], serial_fraction: Callable) -> pd.DataFrame | Non
     rows = []
     for backend, ranks in _compared(records):
         chosen = _runs(records, backend, ranks)
-        speedup = median(speedups_of_runs(records, backend, ranks))
+        speedup = 1 / median(1 / each for each in speedups_of_runs(records, backend, ranks))  # at the median time
         shares = [share for record in chosen if (share := _allreduce_share(record)) is not None]
         rows.append(
             {
@@ -150,7 +150,7 @@ def _allreduce_share(record: dict) -> float | None:
 def _where(records: list[dict]) -> str:
     """The title of the column of backends, which says so if the times are emulated."""
     machine = records[0]["what"]["machine"]
-    return f"emulated on {machine}" if machine else "backend"
+    return f"emulated on {catalogue.label(machine)}" if machine else "backend"
 
 
 def _table(rows: list[dict]) -> pd.DataFrame | None:

@@ -29,8 +29,47 @@ RIGHT = {
                 return end
             """
     },
+    "efficiency_range": {
+        "with numpy": """
+            def efficiency_range(computing_s, messages_s, step_s, late_s=0.0):
+                worst_s = computing_s + late_s + 3 * messages_s
+                return computing_s / np.array([worst_s, step_s, max(messages_s, computing_s)])
+            """,
+        "relative to computing": """
+            def efficiency_range(computing_s, messages_s, step_s, late_s=0.0):
+                ratio = messages_s / computing_s
+                return [1 / (1 + 3 * ratio + late_s / computing_s), computing_s / step_s, 1 / max(1, ratio)]
+            """,
+        "the shorter efficiency": """
+            def efficiency_range(computing_s, messages_s, step_s, late_s=0.0):
+                best = min(1.0, computing_s / messages_s)
+                return (computing_s / sum([computing_s, late_s, *[messages_s] * 3]), computing_s / step_s, best)
+            """,
+        "one after the other": """
+            def efficiency_range(computing_s, messages_s, step_s, late_s=0.0):
+                shares = []
+                for seconds in (computing_s + 3 * messages_s + late_s, step_s, computing_s):
+                    shares.append(computing_s / seconds)
+                if messages_s > computing_s:
+                    shares[-1] = computing_s / messages_s
+                return shares
+            """,
+        "what is lost": """
+            def efficiency_range(computing_s, messages_s, step_s, late_s=0.0):
+                def efficiency(lost_s):
+                    return 1 - lost_s / (computing_s + lost_s)
+                lost = 3 * messages_s + late_s, step_s - computing_s, max(0.0, messages_s - computing_s)
+                return tuple(efficiency(each) for each in lost)
+            """,
+    },
 }
 WRONG = {
+    "efficiency_range": {
+        "best first": (
+            [("computing_s / worst_s, ", ""), ("/ best_s", "/ best_s, computing_s / worst_s")],
+            "with computing of 1 s",
+        )
+    },
     "fit_and_test": {
         "logarithms": (
             [

@@ -35,12 +35,49 @@ RIGHT = {
                 return start - lr * gradient + momentum * velocity, velocity
             """,
     },
+    "pays": {
+        "factored out": """
+            def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
+                return 2 * (ranks - 1) * (1 / ranks - share) * gradient_bytes / bytes_per_s - compress_s
+            """,
+        "seconds of each": """
+            def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
+                seconds = gradient_bytes / bytes_per_s
+                allreduce_s = seconds * (2 - 2 / ranks)
+                return allreduce_s - (compress_s + 2 * share * seconds * (ranks - 1))
+            """,
+        "round after round": """
+            def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
+                saved = -compress_s
+                for _ in range(ranks - 1):
+                    saved += 2 * gradient_bytes / ranks / bytes_per_s
+                    saved -= 2 * share * gradient_bytes / bytes_per_s
+                return saved
+            """,
+        "entries of 4 bytes": """
+            def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
+                entries = gradient_bytes / 4
+                received = (ranks - 1) * entries * np.array([8 / ranks, 8 * share])
+                return -np.diff(received / bytes_per_s)[0] - compress_s
+            """,
+        "two functions": """
+            def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
+                def wait_s(nbytes, messages):
+                    return nbytes * messages / bytes_per_s
+                ring_s = wait_s(gradient_bytes / ranks, 2 * ranks - 2)
+                return ring_s - wait_s(2 * share * gradient_bytes, ranks - 1) - compress_s
+            """,
+    },
 }
 WRONG = {
+    "pays": {
+        "whether it pays": ([("return ", "return 0 < ")], "it should `return` a number"),
+        "its own message, too": ([("(ranks - 1) * 2", "ranks * 2")], "with 6 GB at 1 GB/s on 4 ranks"),
+    },
     "outer_step": {
         "velocities too": (
             [("    weights = ", "    velocity = comm.allreduce(velocity) / comm.size\n    weights = ")],
             "send them once",
         )
-    }
+    },
 }

@@ -11,7 +11,7 @@ from workshop_lib.exercises import judge
 from workshop_lib.notebook.results.records import RecordError
 
 from lessons.less_communication import figures
-from lessons.less_communication.trainings import KIND, Rounds, ways
+from lessons.less_communication.runs import KIND, Rounds, ways
 
 outer_step = ways()["DiLoCo, 8 steps alone"].outer
 ALONE = SimpleNamespace(size=1, Allreduce=lambda array, total: np.copyto(total, array))  # one rank's communicator

@@ -14,7 +14,7 @@ from workshop_lib.machine import world
 from workshop_lib.training import rendezvous
 
 from lessons.less_communication import compression
-from lessons.less_communication import trainings as lesson
+from lessons.less_communication import runs as lesson
 
 pytestmark = pytest.mark.full
 

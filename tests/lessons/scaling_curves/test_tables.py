@@ -3,6 +3,8 @@
 import pytest
 from record_fixtures import run
 
+from workshop_lib.notebook.results.curves import strong_scaling, to_frame
+
 from lessons.scaling_curves import tables
 
 
@@ -55,6 +57,15 @@ def test_losses_are_next_to_the_share_of_allreduce():
     table = tables.losses(RUNS, serial_fraction)
     assert list(table.loc["mpi", "2"]) == ["33.3%", "25%", "3,750", "10%"]
     assert list(table.loc["ddp", "2"]) == ["0.0%", "0%", "3,000", "–"]
+
+
+def test_the_figure_and_both_tables_show_one_efficiency_even_of_two_runs():
+    runs = measured("ddp", 1, 20, 24) + measured("ddp", 2, 10, 16)
+    median_times = {2: (22 / 13, 22 / 26)}
+    drawn = strong_scaling(to_frame(runs)).set_index("world_size").loc[2, "efficiency"]
+    written = tables.speedups(runs, lambda seconds: median_times).loc[("ddp", "2"), "efficiency"]
+    lost = tables.losses(runs, serial_fraction).loc[("ddp", "2"), "efficiency lost"]
+    assert (f"{drawn:.0%}", written, lost) == ("85%", "85%", "15%")
 
 
 def test_published_fractions_can_be_negative():

@@ -150,7 +150,7 @@ def emulating(machine: str | None) -> Iterator[Emulation | None]:
 
 def label(machine: str) -> str:
     """The sentence that stands beside times emulated on this machine."""
-    return f"All times are emulated on {machine}."
+    return f"All times are emulated on {catalogue.label(machine)}."
 
 
 def settings(machine: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pandas as pd
 from rich.table import Table
 
-from workshop_lib.machine import load
+from workshop_lib.machine import catalogue, load
 from workshop_lib.notebook.results import records
 from workshop_lib.notebook.results.records import RecordError
 from workshop_lib.notebook.results.tables import rich_table
@@ -112,7 +112,7 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
     require_same(runs, [*SAME_MACHINE, *options.must_be_same(options.SPEED), work])
     groups = runs.groupby(["backend", same, "world_size"], sort=True)
     return groups.agg(
-        samples_per_s=("samples_per_s", "median"),
+        samples_per_s=("samples_per_s", lambda speeds: 1 / (1 / speeds).median()),  # the median time, as in tables
         samples_per_s_min=("samples_per_s", "min"),
         samples_per_s_max=("samples_per_s", "max"),
         first_epoch_samples_per_s=("first_epoch_samples_per_s", "median"),
@@ -274,7 +274,7 @@ def emulated_on(frame: pd.DataFrame) -> str:
     """Where runs were emulated, for titles and captions: "emulated on polaris". Empty if their times were measured."""
     names = [name for name in frame["machine"].unique() if name]
     models = [f", as {name}" for name in frame["stands_for"].unique() if name]
-    return f"emulated on {' and '.join(names)}{''.join(models)}" if names else ""
+    return f"emulated on {' and '.join(map(catalogue.label, names))}{''.join(models)}" if names else ""
 
 
 def doubts(points: pd.DataFrame) -> list[str]:

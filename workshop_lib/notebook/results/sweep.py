@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from workshop_lib import training
 from workshop_lib.errors import InputError
+from workshop_lib.machine import catalogue
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.machine.load import Meter
 from workshop_lib.notebook.results import records
@@ -141,7 +142,7 @@ def result_line(record: Mapping) -> str:
     workers = what.get("emulate_workers")
     name = f"{records.name_of(what)}, {plural(ranks, 'rank')}"
     if what.get("machine"):
-        name += f" emulated on {what['machine']}"
+        name += f" emulated on {catalogue.label(what['machine'])}"
     if workers is not None:
         name += f" as {plural(workers, 'worker')}"
     if not epochs:

@@ -16,6 +16,7 @@ import cloudpickle
 import psutil
 
 from workshop_lib.errors import InputError
+from workshop_lib.machine import catalogue
 from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.ranks.call import cells, engine
@@ -166,7 +167,7 @@ class Ranks:
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
-        emulated = f", emulating {self.machine}" if self.machine else ""
+        emulated = f", emulating {catalogue.label(self.machine)}" if self.machine else ""
         return f"<{plural(self.n, 'MPI rank')}, {state}{emulated}>"
 
     def run(self, function, /, *args, timeout: float = 120.0, show: bool | TextView = True, **kwargs) -> list:

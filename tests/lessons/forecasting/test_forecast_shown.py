@@ -1,17 +1,13 @@
-"""The forecast as figure, tables, words, calculator and command."""
+"""The forecast as figure, tables, words and command."""
 
 import pytest
 from command_line import workshop
-from controls import changed, quick  # noqa: F401
 from drawn import check_layout, printed, words
 
 from workshop_lib.forecast import figures, published, report
 from workshop_lib.forecast.figures import draw_forecast
 from workshop_lib.forecast.forecast import Settings, forecast, takes_over
 from workshop_lib.machine import catalogue
-from workshop_lib.machine.catalogue import ComputeTime
-
-from lessons.forecasting.calculator import forecaster
 
 RESNET, VGG = catalogue.model("resnet-50"), catalogue.model("vgg-16")
 HOROVOD = catalogue.machine("horovod-p100")
@@ -63,26 +59,6 @@ def test_the_answer_in_words():
         "the global batch is above the critical one."
     )
     assert report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_calculator_answers_each_change():
-    cnn = catalogue.model("workshop-cnn")
-    shown = forecaster(catalogue.laptop(20e-6, 1e-9, {cnn.name: ComputeTime(1e-3, 1e-4, "measured")}))
-    assert shown.overlap.label and not shown.speed.value
-    assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
-    assert shown.speed.placeholder == "7,619", "32 samples of 0.1 ms each and 1 ms per step"
-    assert ("DGX H100", "h100") in shown.machine.options and shown.machine.label == "this machine"
-    changed(shown, batch=128, backend="mpi")
-    shown.machine.value = "thetagpu"
-    assert "no speed of workshop-cnn on ThetaGPU" in shown.shown_sentence.value and not shown.image.value
-    assert shown.speed.placeholder == "none published", "not that of the machine before"
-    shown.speed.value = "fast"
-    assert "samples/s each is &#x27;fast&#x27;: give a number such as" in shown.shown_sentence.value
-    changed(shown, speed="20,000", overlap="yes", compression=2, network=4, model="resnet-50")
-    machine = catalogue.machine("thetagpu").with_speed(RESNET, 20_000)
-    settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
-    assert shown.sentence == report.answer(forecast(RESNET, machine, settings))
 
 
 def invoke(*arguments):

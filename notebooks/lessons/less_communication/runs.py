@@ -1,6 +1,6 @@
 """Measure the test accuracy of ways to communicate less, and the bytes per sample that they still send.
 
-    mpiexec -n 4 python -m lessons.less_communication.trainings --out build/less_communication.jsonl
+    mpiexec -n 4 python -m lessons.less_communication.runs --out build/less_communication.jsonl
 
 07c_less_communication trains with this file's functions, and plots records of this command from
 assets/results/less_communication.jsonl. Every method trains the same network for the same number of steps, on the same
@@ -157,7 +157,7 @@ def formatted(frame: pd.DataFrame):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command shown at the top of this file; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lessons.less_communication.trainings")
+    parser = argparse.ArgumentParser(prog="python -m lessons.less_communication.runs")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     out = parser.parse_args(arguments).out
     recipes = [(name, LR, 0.0) for name in ways()] + [("fp32", 0.03, 0.9)]
