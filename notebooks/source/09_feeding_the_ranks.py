@@ -40,8 +40,8 @@ from lessons import feeding_the_ranks as lesson
 comm = MPI.COMM_WORLD
 computing = lesson.training.computing_images_per_s()
 if comm.rank == 0:
-    needed = 150_528 * computing / 1e6
-    print(f"each GPU needs {computing:,.0f} images/s x 150,528 bytes = {needed:.0f} MB/s")
+    needed_mb = 150_528 * computing / 1e6
+    print(f"{computing:,.0f} images/s x 150,528 bytes = {needed_mb:.0f} MB/s per GPU")
 
 # %% [markdown]
 # Is that a lot? A single fast disk can deliver it. But on a cluster everybody *shares* the storage. Summit's file system
@@ -98,7 +98,8 @@ curves = {"a file per image": team.pull("files")[0]}
 computing = team.pull("computing")[0]
 display(lesson.figures.scaling(curves, computing))
 one, *_, four, eight = [row["images_per_s"] for row in curves["a file per image"]]
-print(f"8 ranks are {eight / one:.2f} times as fast as 1, and {eight / four:.2f} times as 4")
+print(f"8 ranks are {eight / one:.2f} times as fast as 1 rank,")
+print(f"and {eight / four:.2f} times as fast as 4 ranks")
 guess.compare(eight / one)
 
 # %% [markdown]
@@ -139,7 +140,8 @@ shards = lesson.training.scaling(comm, steps, from_shards)
 # %%
 curves["shards"] = team.pull("shards")[0]
 for name, rows in curves.items():
-    print(f"{name:>16}: {rows[-1]['opens']:5,} opens, {rows[-1]['nbytes'] / 1e6:,.0f} MB")
+    opens, mb = rows[-1]["opens"], rows[-1]["nbytes"] / 1e6
+    print(f"{name:>16}, 8 ranks: {opens:5,} opens, {mb:.0f} MB")
 guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 
 # %% [markdown]
@@ -363,9 +365,9 @@ preloaded = lesson.training.scaling(comm, steps, from_shards, from_memory)
 # %%
 curves["preloaded"] = team.pull("preloaded")[0]
 display(lesson.figures.scaling(curves, computing))
+print("8 ranks, as a multiple of 1 rank that reads a file per image:")
 for name, rows in curves.items():
-    print(f"{name:>16}: 8 ranks are {rows[-1]['images_per_s'] / one:4.1f} times as fast as")
-print(" " * 18 + "1 rank with a file per image")
+    print(f"{name:>18} {rows[-1]['images_per_s'] / one:5.1f}")
 
 # %% [markdown]
 # The same GPUs, network and images: only the way in which the images reach the ranks has changed. If your data doesn't fit into

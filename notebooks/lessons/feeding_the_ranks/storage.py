@@ -7,7 +7,7 @@ what the server takes.
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from mpi4py import MPI
@@ -18,13 +18,7 @@ from workshop_lib.machine.emulation.comm import PLAIN
 
 from lessons.feeding_the_ranks.server import SCALE, ends_of, seconds_of
 
-
-class Piece(NamedTuple):
-    """Some consecutive bytes of a file."""
-
-    path: Path
-    offset: int
-    nbytes: int
+Piece = tuple[Path, int, int]  # a file, an offset, and the number of bytes from there on
 
 
 class Storage:
@@ -39,7 +33,7 @@ class Storage:
         self.opens = 0
         self.nbytes = 0
 
-    def read(self, pieces: list[Piece | tuple], alone: bool = False) -> np.ndarray:
+    def read(self, pieces: list[Piece], alone: bool = False) -> np.ndarray:
         """The bytes of some pieces, (path, offset, nbytes), one after the other: uint8 [bytes].
 
         alone: this rank reads while no other one does, so only this rank calls it.

@@ -20,7 +20,7 @@ BATCH = 64
 MODEL = "resnet-50"
 Read = Callable[[int], np.ndarray]
 Feed = Callable[[Read, int, Helper], Iterable[np.ndarray]]
-Pieces = Callable[[int, int], list[Piece | tuple]]
+Pieces = Callable[[int, int], list[Piece]]
 
 
 class TrainingRow(TypedDict):
@@ -36,7 +36,7 @@ class TrainingRow(TypedDict):
 class Training:
     """This rank's network, which stands for MODEL, in data-parallel training with the other ranks of a communicator."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm) -> None:
         torch.set_num_threads(1)
         self.comm = comm
         self.model = torch_cnn.build(seed=1)
@@ -52,7 +52,8 @@ class Training:
         pixels = torch_cnn.normalize(torch.tensor(images.reshape(-1, 28, 28)))
         labels = self.labels[torch.arange(first_row, first_row + len(pixels)) % len(self.labels)]
         cross_entropy(self.model(pixels), labels).backward()
-        gradient = torch.cat([weight.grad.flatten() for weight in self.model.parameters()]).numpy()
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradient = torch.cat([each.flatten() for each in gradients]).numpy()
         self.comm.Allreduce(MPI.IN_PLACE, gradient)
 
     def epoch(self, batches: Iterable[np.ndarray], first_row: int) -> tuple[float, float]:
@@ -71,7 +72,7 @@ def in_turn(read: Read, n: int, helper: Helper) -> Iterator[np.ndarray]:
     return map(read, range(n))
 
 
-def scaling(comm: MPI.Intracomm, steps: int, pieces: Pieces, feed: Feed = in_turn) -> list[TrainingRow]:
+def scaling(comm, steps: int, pieces: Pieces, feed: Feed = in_turn) -> list[TrainingRow]:
     """Train `steps` steps on the first 1, 2, 4, ... ranks. All ranks call it, and it blocks.
 
     pieces(rank, i): what a rank reads for its batch i. feed(read, n, helper): the batches, in order. Rank 0 gets a row
@@ -89,7 +90,7 @@ def scaling(comm: MPI.Intracomm, steps: int, pieces: Pieces, feed: Feed = in_tur
     return rows
 
 
-def _row(group: MPI.Intracomm, steps: int, pieces: Pieces, feed: Feed) -> TrainingRow:
+def _row(group, steps: int, pieces: Pieces, feed: Feed) -> TrainingRow:
     training = Training(group)
     storage = Storage(group)
     group.Barrier()

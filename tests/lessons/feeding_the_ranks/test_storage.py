@@ -1,4 +1,4 @@
-"""The emulated file server of 09: what shared reads take, that the bytes are real, and what its ways to read differ by."""
+"""The emulated file server of 09: what shared reads take, that the bytes are real, and what the ways differ by."""
 
 import json
 import subprocess
