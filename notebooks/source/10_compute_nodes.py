@@ -114,7 +114,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # </details><details><summary>Solution</summary>
 #
-# It's in [the solutions](solutions/10_compute_nodes_solutions.ipynb). The script to take home is [scripts/job.sh](scripts/job.sh):
+# Look for this cell in `solutions/10_compute_nodes_solutions.ipynb`. The script to take home is [scripts/job.sh](scripts/job.sh):
 # *Deeper: when the time is up* explains what it adds. On machines with a Slingshot network, NCCL also needs its plug-in, or it
 # silently uses TCP. Your center's page has the lines.
 #
