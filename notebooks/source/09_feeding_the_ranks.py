@@ -395,7 +395,6 @@ guess = predict(
 guess
 
 # %%
-ranks.stop()
 times = folder / "loader.json"
 scripts.run(
     "python",

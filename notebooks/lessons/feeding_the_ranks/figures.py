@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from workshop_lib.notebook import figures, palette
+from workshop_lib.words import plural
 
 from lessons.feeding_the_ranks.server import TITLE
 
@@ -14,7 +15,7 @@ SPENT = {
     "waiting for input": figures.STEP_LOOKS["waiting"],
     "computing": figures.STEP_LOOKS["computing"],
 }
-ONCE = {"color": palette.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+ONCE = {"color": palette.GRAY, "marker": "", "linestyle": (0, (2, 2)), "linewidth": 1.5}
 
 
 @figures.styled
@@ -49,7 +50,7 @@ def ways(rows: Sequence[Mapping[str, Any]]) -> figures.RecordFigure:
         figures.draw_bar(time, at, 0, row["seconds"], figures.STEP_LOOKS["waiting"], 0.6)
         figures.write_beside(time, row["seconds"], at, f"{row['seconds']:.4f} s")
         figures.draw_bar(size, at, 0, row["nbytes"] / 1e6, figures.STEP_LOOKS["computing"], 0.6)
-        figures.write_beside(size, row["nbytes"] / 1e6, at, f"{row['opens']} open")
+        figures.write_beside(size, row["nbytes"] / 1e6, at, plural(row["opens"], "open"))
     size.axvline(rows[0]["file_bytes"] / 1e6, **ONCE, zorder=3, label="the file, once")
     time.set(xlabel="time (s)", xlim=(0, 1.3 * max(row["seconds"] for row in rows)))
     size.set(xlabel="sent by the storage (MB)", xlim=(0, 1.3 * max(row["nbytes"] for row in rows) / 1e6))
