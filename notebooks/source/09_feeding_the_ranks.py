@@ -59,7 +59,7 @@ if comm.rank == 0:
 folder = paths.BUILD / "feeding"
 images = np.resize(mnist.load("train").images, (4096, 28, 28))
 for name, rows in (("images", 1), ("shards", 256), ("whole", 4096)):
-    lesson.files.write_files(folder / name, images, rows)
+    lesson.server.write_files(folder / name, images, rows)
 path = folder / "whole" / "0"
 steps = 8
 team.push(folder=folder, path=path, steps=steps)
@@ -311,10 +311,9 @@ guess = predict(
 guess
 
 # %%
-team.push(
-    read_and_scatter=lesson.check.written(read_and_scatter),
-    parts=lesson.files.parts_of(4096, team.n),
-)
+per_rank = 784 * 4096 // team.n
+parts = [(rank * per_rank, per_rank) for rank in range(team.n)]
+team.push(read_and_scatter=lesson.check.written(read_and_scatter), parts=parts)
 
 
 # %%

@@ -3,5 +3,5 @@
 from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
-    __name__, check=".judge", figures=".figures", files=".files", storage=".storage", training=".training"
+    __name__, check=".judge", figures=".figures", server=".server", storage=".storage", training=".training"
 )

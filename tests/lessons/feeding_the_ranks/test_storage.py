@@ -12,11 +12,12 @@ from our_ranks import on_every_rank
 from workshop_lib import emulation
 from workshop_lib.paths import SCRIPTS
 
-from lessons.feeding_the_ranks import files, server, storage, training
+from lessons.feeding_the_ranks import server, storage, training
 
 pytestmark = pytest.mark.full
 
-ROWS = 131  # rows that neither 2 nor 3 ranks divide
+ROWS = 132
+ROW_BYTES = 28 * 28
 SENT_S = server.SCALE / server.BYTES_PER_S  # seconds per real byte
 
 
@@ -25,8 +26,8 @@ def folder(tmp_path_factory):
     """Images in one file, and in a file for each."""
     images = np.random.default_rng(1).integers(0, 256, (ROWS, 28, 28), np.uint8)
     folder = tmp_path_factory.mktemp("feeding")
-    files.write_files(folder / "whole", images, ROWS)
-    files.write_files(folder / "images", images, 1)
+    server.write_files(folder / "whole", images, ROWS)
+    server.write_files(folder / "images", images, 1)
     return folder
 
 
@@ -38,33 +39,25 @@ def test_a_server_shares_its_time_equally_among_those_that_read():
     assert max(ends) == pytest.approx(0.1 + 0.7 + 0.2 + 0.9) and min(ends) == ends[1] == pytest.approx(0.9)
 
 
-def test_the_parts_hold_all_rows_each_once_and_in_order():
-    for size in (1, 2, 3, 7):
-        at = 0
-        for offset, nbytes in files.parts_of(ROWS, size):
-            assert offset == at and nbytes // files.ROW_BYTES in (ROWS // size, ROWS // size + 1)
-            at += nbytes
-        assert at == ROWS * files.ROW_BYTES
-
-
 @on_every_rank
 def test_ways_return_the_real_bytes_and_take_what_their_opens_and_bytes_cost(folder):
     comm = emulation.start("h100").comm
     path = folder / "whole" / "0"
-    parts = files.parts_of(ROWS, comm.size)
+    per_rank = ROWS // comm.size * ROW_BYTES
+    parts = [(rank * per_rank, per_rank) for rank in range(comm.size)]
     offset, nbytes = parts[comm.rank]
     right = np.fromfile(path, np.uint8, nbytes, offset=offset)
 
     def checked(read):
-        def way(comm, server, parts):
-            assert (read(server) == right).all()
+        def way(comm, shared, parts):
+            assert (read(shared) == right).all()
 
         return way
 
     ways = {
-        "all": checked(lambda server: server.read([(path, 0, path.stat().st_size)])[offset : offset + nbytes]),
-        "own": checked(lambda server: server.read([(path, offset, nbytes)])),
-        "MPI-IO": checked(lambda server: server.read_at_all(path, offset, nbytes)),
+        "all": checked(lambda shared: shared.read([(path, 0, path.stat().st_size)])[offset : offset + nbytes]),
+        "own": checked(lambda shared: shared.read([(path, offset, nbytes)])),
+        "MPI-IO": checked(lambda shared: shared.read_at_all(path, offset, nbytes)),
     }
     try:
         rows = {row["way"]: row for row in storage.measure_ways(comm, parts, ways)}
@@ -87,10 +80,10 @@ def test_training_stops_scaling_with_a_file_per_image_and_a_helper_hides_reading
 
     def one_file(rank, i):
         first = 64 * rank
-        return [(folder / "images" / str(n), 0, files.ROW_BYTES) for n in range(first, first + 64)]
+        return [(folder / "images" / str(n), 0, ROW_BYTES) for n in range(first, first + 64)]
 
     def from_whole(rank, i):
-        return [(folder / "whole" / "0", 64 * rank * files.ROW_BYTES, 64 * files.ROW_BYTES)]
+        return [(folder / "whole" / "0", 64 * rank * ROW_BYTES, 64 * ROW_BYTES)]
 
     try:
         slow = training.scaling(comm, 1, one_file)
@@ -102,7 +95,7 @@ def test_training_stops_scaling_with_a_file_per_image_and_a_helper_hides_reading
     assert [row["ranks"] for row in slow] == [row["ranks"] for row in prefetched] == sizes
     for row in slow:
         images = 64 * row["ranks"]
-        reading_s = images * server.OPEN_S + images * files.ROW_BYTES * SENT_S
+        reading_s = images * server.OPEN_S + images * ROW_BYTES * SENT_S
         assert row["opens"] == images
         assert row["waiting"] == pytest.approx(reading_s * row["images_per_s"] / images, rel=1e-6)
     for before, after in zip(in_turn, prefetched, strict=True):
