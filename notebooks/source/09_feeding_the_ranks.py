@@ -48,9 +48,9 @@ if comm.rank == 0:
 # delivered 2.5 TB/s. When all of its 4,608 nodes read at once, each of them got 543 MB/s for its six GPUs. (On Theta the share
 # was 48 MB/s per node.)
 #
-# So let's emulate the storage, too. All ranks share a file server that sends 4 GB/s, and needs 0.25 ms for each file that
-# it opens. We imagined this server, but its speed is that of a fairly good one. It gives all ranks that read the same share of its time. The
-# files are real, and only the time that reading takes is emulated.
+# So let's emulate the storage, too. All ranks share an imagined file server. It sends 4 GB/s, needs 0.25 ms for each file that it
+# opens, and divides its time equally among the ranks that are reading. The files are real. Only the time that it takes to read
+# them is emulated.
 #
 # Our training data are 4,096 images. We write them to the disk in three forms: a file per image, *shards* of 256 images each, and
 # one large file.
@@ -67,9 +67,9 @@ team.push(folder=folder, path=path, steps=steps)
 # %% [markdown]
 # ## Twice the ranks
 #
-# In every step, each rank reads its next 64 images, computes a gradient, and takes part in an allreduce. Many data sets are
-# kept as a file per image, so we begin with that. The function says what a rank reads for its batch `i`: from which files, from
-# which offset, how many bytes.
+# In every step, each rank reads its next 64 images, computes a gradient, and takes part in an allreduce. Many data sets have one
+# file per image, so we begin with that. This function returns what a rank reads for its batch `i`: the files, and for each of them
+# the offset and the number of bytes.
 
 
 # %%
@@ -105,15 +105,15 @@ guess.compare(eight / one)
 # %% [markdown]
 # The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can tell the limit in
 # advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So it can serve
-# 3,477 images per second, to however many ranks. A single GPU could train on more.
+# 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more.
 #
-# When a training run doesn't scale, ask the same two questions: how many files per second do all ranks open, and how many bytes
-# per second do they read? And what can the storage do?
+# When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then compare
+# these numbers with what the storage can do.
 #
 # ## Fewer files
 #
-# The opens cost more than the bytes, so open fewer files. A *shard* holds many samples, and is read from front to back. These have
-# 256 images, and real ones hold some hundred megabytes.
+# Opening the files takes longer than reading them, so open fewer files. A *shard* holds many samples, and is read from front to
+# back. Our shards have 256 images each. Real ones hold some hundred megabytes.
 
 
 # %%
@@ -152,7 +152,7 @@ guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 #
 # The ranks still read, then compute, then read. If reading a batch takes $r$ and computing on it takes $c$, a step takes $r + c$.
 # But training doesn't have to stop while data is being read. Let another thread read the *next* batch meanwhile, and a step takes
-# only $\max(r, c)$. That's *prefetching*, and every input pipeline does it.
+# only $\max(r, c)$. This is called *prefetching*, and every input pipeline does it.
 #
 # ### Exercise 1 (normal): prefetch
 #
@@ -223,18 +223,19 @@ rates = [curves[name][-1]["images_per_s"] for name in ("shards", "shards, prefet
 guess.compare(rates[1] / rates[0])
 
 # %% [markdown]
-# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most. Up to 4 ranks, that's
-# enough: reading takes less time than computing, and only the first batch has to be waited for. With 8 ranks the server's 4 GB/s
-# are the limit, because 8 GPUs need more. On two real machines, prefetching hid TensorFlow's input completely [1].
+# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most. Up to 4 ranks,
+# that's enough to keep the GPUs busy, because reading takes less time than computing, and they only wait for the first batch. With
+# 8 ranks the server's 4 GB/s are the limit, because 8 GPUs need more. On two real machines, prefetching hid TensorFlow's input
+# completely [1].
 #
 # ## Read once
 #
-# What's left? To read fewer bytes. If a data set fits into the memory of all ranks together, *preload* it: each rank gets
+# What else can you do? Read fewer bytes. If a data set fits into the memory of all ranks together, *preload* it: each rank gets
 # its part before the first epoch, and from then on nothing is read from the storage.
 #
-# How do the ranks get their parts of one large file? For each rank, `parts` has the offset of its part in the file, and the number of
-# bytes. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the second, each rank reads only
-# the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all` together, and a
+# How do the ranks get their parts of one large file? For each rank, `parts` has the offset of its part in the file, and the number
+# of bytes. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the second, each rank
+# reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all` together, and a
 # single rank opens the file for all.
 
 
@@ -343,10 +344,10 @@ guess.compare(seconds["everyone reads all"] / seconds["own part"])
 # - *Everyone reads all* asks for $p$ times the file, and every rank needs the memory for all of it. Real ranks of one node
 #   share a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage
 #   once per node. (It's also why a second run of your own benchmark says nothing about the storage.)
-# - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens are the
-#   first bottleneck all over again. *MPI-IO* opens the file for all of them together.
+# - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens become
+#   a bottleneck again. *MPI-IO* opens the file for all of them together.
 # - *One reads* needs one `open` and reads the file once. Then all bytes pass through one rank's link, which is fast here.
-#   Between nodes it may not be, and everybody waits while the reader reads.
+#   A link between nodes may be slower, and everybody waits while the reader reads.
 #
 # Now train from memory, on what your function returns:
 
@@ -369,8 +370,8 @@ for name, rows in curves.items():
     print(f"{name:>18} {rows[-1]['images_per_s'] / one:5.1f}")
 
 # %% [markdown]
-# The same GPUs, network and images: only the way in which the images reach the ranks has changed. If your data doesn't fit into
-# the memory, copy it to the disks of the nodes, which nobody shares with you.
+# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. If your data
+# doesn't fit into the memory, copy it to the disks of the nodes, which nobody shares with you.
 #
 # *Beat it:* a file per image, but with your `prefetch`. Before you run
 # `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, say how fast 8 of them will be.
@@ -553,11 +554,11 @@ for way, after in ways.items():
 #   the storage.
 # - Every small file costs an `open`. Pack small files into shards.
 # - Prefetching turns $r + c$ into $\max(r, c)$. It helps until reading takes longer than computing.
-# - Read every byte once: each rank its own part, or one reader for all. What's in memory is never waited for.
+# - Read every byte once: each rank its own part, or one reader for all. Nobody waits for what's already in memory.
 #
 # **Sources**, looked up by 2026-11-27. [1] S. Chien et al., arXiv:1810.03035. [2] NERSC, *Perlmutter Scratch*.
-# [3] *Stateful DataLoader* (docs.pytorch.org/data). [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC, *Python, Scaling Up*. [6]
-# ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al., SC 2019. [9]
+# [3] *Stateful DataLoader* (docs.pytorch.org/data). [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC,
+# *Python, Scaling Up*. [6] ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al., SC 2019. [9]
 # *ALCF File Systems*. [10] *DAOS, File System* (docs.daos.io). Theta and Summit: V. Vishwanath, *Deep Learning at Scale* (ALCF,
 # 2018). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, Frontiers 1999.
 

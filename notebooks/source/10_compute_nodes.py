@@ -373,6 +373,7 @@ lesson.preflight.look_at(team, folder)
 # | the job's number | `$SLURM_JOB_ID`, such as 4711 | `$PBS_JOBID`, such as 4711.pbs-01 |
 # | one task per node | `srun --ntasks-per-node=1` | `mpiexec -n 2 --ppn 1` |
 # | the cores of each task | `srun --cpus-per-task=32` | `mpiexec --depth 32 --cpu-bind depth` |
+# | use two hardware threads of each core | `srun --threads-per-core=2` | |
 # | an environment variable for all ranks | `srun --export=ALL,NAME=VALUE` | `mpiexec --env NAME=VALUE` |
 #
 # (`mpiexec` is PALS here, HPE's launcher on Polaris and Aurora.) PBS starts your script in your home folder, and
@@ -386,8 +387,8 @@ lesson.preflight.look_at(team, folder)
 #
 # <details><summary>Hint 1: what changes</summary>
 #
-# The directives, `cd`, the line with the first node, the port, and the launcher. The options of torchrun stay the same, except for the
-# name of the job.
+# The directives, `cd`, the line with the first node, the port, and the launcher. The options of torchrun stay the same, except
+# for the name of the job.
 #
 # </details><details><summary>Hint 2: a number for the port</summary>
 #
@@ -507,7 +508,8 @@ lesson.check.pbs_job(folder / "job_pbs.sh")
 # - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
 #
 # **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GiB, August 2026. Cores
-# and `srun`: the manual of sbatch. `SlurmdTimeout`: the manual of slurm.conf (slurm.schedmd.com). PBS: *Altair PBS Professional User's Guide*, and the pages of each machine in `submissions`.
+# and `srun`: the manual of sbatch. `SlurmdTimeout`: the manual of slurm.conf (slurm.schedmd.com). PBS: *Altair PBS Professional
+# User's Guide*, the source of OpenPBS's `qsub`, and the pages of each machine in `submissions`.
 
 # %%
 ranks.stop()
