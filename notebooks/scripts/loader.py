@@ -25,28 +25,27 @@ def parse_arguments():
 
 
 class Images(Dataset):
-    """Random images, each of which takes `image_s` seconds to read: of work, or of waiting."""
+    """Images, each of which takes `image_s` seconds to read: of work, or of waiting."""
 
     def __init__(self, kind, count, image_s):
         self.kind = kind
         self.count = count
         self.image_s = image_s
         self.image = torch.rand(1, 28, 28)
-        self.read_s = 0.0  # on the clock: when the last image was read
 
     def __len__(self):
         return self.count
 
-    def __getitem__(self, index):
+    def __getitems__(self, indices):
+        """Return a whole batch of images. A DataLoader calls this in place of __getitem__."""
+        seconds = self.image_s * len(indices)
         if self.kind == "waiting":
-            # Keeps no core busy, as a disk or a file server. A sleep that took too long makes the next one shorter.
-            self.read_s = max(self.read_s, time.perf_counter() - self.image_s) + self.image_s
-            time.sleep(max(0.0, self.read_s - time.perf_counter()))
+            time.sleep(seconds)  # keeps no core busy, as a disk or a file server
         else:
-            end = time.thread_time() + self.image_s
+            end = time.thread_time() + seconds
             while time.thread_time() < end:
                 self.image.sum()  # keeps a core busy, as unpacking a JPEG does
-        return self.image
+        return [self.image] * len(indices)
 
 
 def train(model, images):

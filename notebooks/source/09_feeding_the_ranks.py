@@ -1,13 +1,13 @@
 # %% [markdown] track="clusters and data"
 # # Feeding the ranks
 #
-# You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only half of the time. What
-# is it waiting for? Often it's the next batch, because all ranks read from the same storage, and that didn't double.
+# You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only a fraction of the time.
+# What is it waiting for? Often it's the next batch, because all ranks read from the same storage, and that didn't double.
 #
-# **You will** compare ways for ranks to get their data, and write one of them. Then you'll read the next batch while the network
-# computes on this one, and see what `DataLoader`'s workers do for you.
+# **You will** see this happen on 1, 2, 4 and 8 ranks, find out what the ranks wait for, and make training scale again: with
+# shards, with a prefetcher that you write, and with data that one rank reads for all.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores and 400 MB of disk; no GPU, no network. Do notebook
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
 
 # %%
@@ -21,188 +21,144 @@ from workshop_lib import mnist, paths, predict, profile, ranks, scripts
 from lessons import feeding_the_ranks as lesson
 
 sizes = profile.current()
-repeats = sizes.repeats
-team = ranks.start(max(2, sizes.ranks))
+team = ranks.start(8, machine="h100")
 
 # %% [markdown]
 # ## The third bottleneck
 #
-# A training step needs computing, communication, and *input*. How much input per second? Let's measure how many images of MNIST
-# each rank can train on.
+# A training step needs computing, communication, and *input*. How much input per second? Eight ranks emulate the GPUs of a DGX
+# H100: they run real code and exchange real messages, and each has a clock that says what this would take there. Their small
+# network stands for ResNet-50, and each image of MNIST for one of 224 × 224 pixels in three colors, so 784 bytes count as
+# 150,528.
 
 # %%
 # %%ranks
-import numpy as np
 from mpi4py import MPI
 
 from lessons import feeding_the_ranks as lesson
 
 comm = MPI.COMM_WORLD
-images_per_s = lesson.training.images_per_s()
-print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
+computing = lesson.training.computing_images_per_s()
+if comm.rank == 0:
+    needed_mb = 150_528 * computing / 1e6
+    print(f"{computing:,.0f} images/s x 150,528 bytes = {needed_mb:.0f} MB/s per GPU")
 
 # %% [markdown]
-# For a disk, a few megabytes per second are nothing. But on a cluster everybody *shares* the storage. Summit's file system
-# delivered 2.5 TB/s. When all of its 4,608 nodes read at once, each of them got 543 MB/s. (On Theta the share was 48 MB/s.) Is
-# that a lot? An image of 224 × 224 pixels has 150,528 bytes. A GPU that trains on a thousand of them per second needs 150 MB/s,
-# and a Summit node had six. Together they needed more than its share.
+# Is that a lot? A single fast disk can deliver it. But on a cluster everybody *shares* the storage. Summit's file system
+# delivered 2.5 TB/s. When all of its 4,608 nodes read at once, each of them got 543 MB/s for its six GPUs. (On Theta the share
+# was 48 MB/s per node.)
 #
-# So read every byte from the storage once, and wait for it as little as possible.
+# So let's emulate the storage, too. All ranks share an imagined file server. It sends 4 GB/s, needs 0.25 ms for each file that it
+# opens, and divides its time equally among the ranks that are reading. The files are real. Only the time that it takes to read
+# them is emulated.
 #
-# ## Ways to get the data
-#
-# We'll work with one file in MNIST's own format: a header of 16 bytes, then the images, 784 bytes each, several times over. For
-# each rank, `parts` has the offset of its part in the file, and the number of bytes.
+# Our training data are 4,096 images. We write them to the disk in three forms: a file per image, *shards* of 256 images each, and
+# one large file.
 
 # %%
 folder = paths.BUILD / "feeding"
-path = folder / "images.idx"
-rows = lesson.feeding.write_idx(
-    path, mnist.load("train").images, copies=sizes.feed_copies
-)
-parts = lesson.feeding.parts_of(rows, team.n)
-team.push(path=path, parts=parts, repeats=repeats)
-parts
+images = np.resize(mnist.load("train").images, (4096, 28, 28))
+for name, rows in (("images", 1), ("shards", 256), ("whole", 4096)):
+    lesson.server.write_files(folder / name, images, rows)
+path = folder / "whole" / "0"
+steps = 8
+team.push(folder=folder, path=path, steps=steps)
 
 # %% [markdown]
-# Here are three ways to get this rank's part. The first reads the whole file and takes a slice of it. The second reads only the
-# bytes that the rank needs. The third does the same through MPI: all ranks call `Read_at_all` together, so the library knows
-# what all of them want before anyone reads.
+# ## Twice the ranks
+#
+# In every step, each rank reads its next 64 images, computes a gradient, and takes part in an allreduce. Many data sets have one
+# file per image, so we begin with that. This function returns what a rank reads for its batch `i`: the files, and for each of them
+# the offset and the number of bytes.
 
 
 # %%
 # %%ranks
-def everyone_reads_all(comm, parts):
-    offset, nbytes = parts[comm.rank]
-    whole = np.fromfile(path, np.uint8)
-    return whole[offset : offset + nbytes]
-
-
-def own_part(comm, parts):
-    offset, nbytes = parts[comm.rank]
-    return np.fromfile(path, np.uint8, nbytes, offset=offset)
-
-
-def mpi_io(comm, parts):
-    offset, nbytes = parts[comm.rank]
-    mine = np.empty(nbytes, np.uint8)
-    file = MPI.File.Open(comm, path, MPI.MODE_RDONLY)
-    file.Read_at_all(offset, mine)
-    file.Close()
-    return mine
-
-
-# %% [markdown]
-# ### Exercise 1 (normal): one rank reads for all
-#
-# In the fourth way, a single rank reads, and sends each rank its part. Large jobs do this with one reader per node.
-# `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the `(offset, nbytes)` of every rank in `comm`, and
-# the parts follow one another in the file.
-#
-# <details><summary>Hint 1: how much does rank 0 read?</summary>
-#
-# It starts at the first part's offset, and reads as many bytes as all parts together have. That's a single call of `read`.
-#
-# </details><details><summary>Hint 2: the pieces</summary>
-#
-# `comm.scatter(pieces)` takes a list on rank 0, with one piece per rank, and `None` on the other ranks
-# ([01](01_mpi_basics.ipynb)). The array that rank 0 has read begins at the first part, so a part that begins at `offset` in the
-# file begins at `offset - first` in the array.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of read_and_scatter}
-#
-# </details>
+def one_file_per_image(rank, i):
+    first = 64 * (steps * rank + i)
+    return [(folder / "images" / str(n), 0, 784) for n in range(first, first + 64)]
 
 
 # %%
-def read_and_scatter(comm, read, parts):
-    """This rank's part, uint8 [bytes].
-
-    Rank 0 reads all parts in one piece, and sends each rank its own.
-    """
-    # <solution>
-    pieces = None
-    if comm.rank == 0:
-        first = parts[0][0]
-        whole = read(first, sum(nbytes for _, nbytes in parts))
-        pieces = [
-            whole[offset - first : offset - first + nbytes] for offset, nbytes in parts
-        ]
-    return comm.scatter(pieces)
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.read_and_scatter(read_and_scatter)
-
-# %% [markdown]
-# ## What comes from where
-#
-# Between your program and the storage sits the *page cache*: the operating system uses spare memory to keep what programs have
-# read. If you read a file again, the system only copies it from there. Such a read is *warm*, and its time tells you nothing
-# about the storage. So we measure each way *cold* first, after asking the system to forget the file, and then warm. And we count
-# what the ranks *asked* for, and what the system had to *fetch from the storage* for them.
-
-# %%
-file_mb = path.stat().st_size / 1e6
 guess = predict(
-    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. "
-    "How many MB come from the storage?",
-    low=0,
-    high=2 * team.n * file_mb,
-    unit="MB",
+    "Each rank reads its own files. How many images/s do 8 ranks train on, "
+    "as a multiple of what 1 rank does?",
+    0.5,
+    8,
+    unit="times",
 )
 guess
 
 # %%
-team.push(read_and_scatter=lesson.check.written(read_and_scatter))
+# %%ranks --timeout 300
+files = lesson.training.scaling(comm, steps, one_file_per_image)
+
+# %%
+curves = {"a file per image": team.pull("files")[0]}
+computing = team.pull("computing")[0]
+display(lesson.figures.scaling(curves, computing))
+one, *_, four, eight = [row["images_per_s"] for row in curves["a file per image"]]
+print(f"8 ranks are {eight / one:.2f} times as fast as 1 rank,")
+print(f"and {eight / four:.2f} times as fast as 4 ranks")
+guess.compare(eight / one)
+
+# %% [markdown]
+# The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can tell the limit in
+# advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So it can serve
+# 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more.
+#
+# When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then compare
+# these numbers with what the storage can do.
+#
+# ## Fewer files
+#
+# Opening the files takes longer than reading them, so open fewer files. A *shard* holds many samples, and is read from front to
+# back. Our shards have 256 images each. Real ones hold some hundred megabytes.
+
+
+# %%
+# %%ranks
+def from_shards(rank, i):
+    shard, row = divmod(64 * (steps * rank + i), 256)
+    return [(folder / "shards" / str(shard), 784 * row, 784 * 64)]
+
+
+# %%
+guess = predict(
+    "With shards, how many images/s do 8 ranks train on, "
+    "as a multiple of the same 8 ranks with a file per image?",
+    0.5,
+    12,
+    unit="times",
+)
+guess
 
 # %%
 # %%ranks --timeout 300
-def read(offset, nbytes):
-    return np.fromfile(path, np.uint8, nbytes, offset=offset)
-
-
-ways = {
-    "everyone reads all": everyone_reads_all,
-    "one reads": lambda comm, parts: read_and_scatter(comm, read, parts),
-    "own part": own_part,
-    "MPI-IO": mpi_io,
-}
-measured = lesson.feeding.measure(comm, path, parts, ways, repeats)
+shards = lesson.training.scaling(comm, steps, from_shards)
 
 # %%
-measured = team.pull("measured")[0]
-display(lesson.figures.feeding_ways(measured))
-lesson.figures.compare_storage(guess, measured, "everyone reads all")
+curves["shards"] = team.pull("shards")[0]
+for name, rows in curves.items():
+    opens, mb = rows[-1]["opens"], rows[-1]["nbytes"] / 1e6
+    print(f"{name:>16}, 8 ranks: {opens:5,} opens, {mb:.0f} MB")
+guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 
 # %% [markdown]
-# How many bytes does each way need?
-#
-# - *Everyone reads all* asks for $p$ times the file. The file still comes from the storage about once, because the ranks of one
-#   machine share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
-# - *One reads* asks for the file once, on any number of nodes. But everybody waits while the reader reads, and then all bytes leave
-#   through one node's network card.
-# - *Own part* and *MPI-IO* ask for each byte once, and all ranks read at the same time. That helps most on a file system
-#   with many disks.
+# The ranks read as many bytes as before, but they no longer wait for the server to open files. Large file systems have the same
+# weak spot: an `open` asks one of a few *metadata servers*. Perlmutter has 16, next to 274 servers for the data [2].
 #
 # ## Read while you compute
 #
-# If reading a batch takes $r$ and computing on it takes $c$, a step takes $r + c$. But training doesn't have to stop while data
-# is being read. Let another thread read the *next* batch meanwhile, and a step takes only $\max(r, c)$. That's *prefetching*,
-# and every input pipeline does it.
+# The ranks still read, then compute, then read. If reading a batch takes $r$ and computing on it takes $c$, a step takes $r + c$.
+# But training doesn't have to stop while data is being read. Let another thread read the *next* batch meanwhile, and a step takes
+# only $\max(r, c)$. This is called *prefetching*, and every input pipeline does it.
 #
-# ### Exercise 2 (normal): prefetch
+# ### Exercise 1 (normal): prefetch
 #
-# With `prefetch`, your ranks will soon train from storage that's as slow as they are, and hardly wait for it. `read(i)` returns
-# batch `i`, for `i` from 0 to `n - 1`. It takes a while, and may raise an error. Write a generator that yields all batches in
-# order. While the consumer uses one batch, read the next in the background, but no more than that, because the data may not fit
-# into memory.
+# With `prefetch`, your ranks will hardly wait for their shards. `read(i)` returns batch `i`, for `i` from 0 to `n - 1`. It takes a
+# while, and may raise an error. `helper` is a thread that reads for you. Write a generator that yields all batches in order. While
+# the consumer uses one batch, let the helper read the next, but no more than that, because the data may not fit into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
@@ -220,37 +176,33 @@ lesson.figures.compare_storage(guess, measured, "everyone reads all")
 #
 # </details>
 
+
 # %%
-from concurrent.futures import ThreadPoolExecutor
+def prefetch(read, n, helper):
+    """Yield read(0), …, read(n - 1), with one read ahead in the helper's thread.
 
-
-def prefetch(read, n):
-    """Yield read(0), …, read(n - 1), with one read ahead."""
-    with ThreadPoolExecutor(max_workers=1) as helper:
-        # <solution>
-        coming = helper.submit(read, 0) if n else None
-        for i in range(n):
-            batch = coming.result()
-            if i + 1 < n:
-                coming = helper.submit(read, i + 1)
-            yield batch
-        # <stub>
-        # raise NotImplementedError("your code here")
-        # </stub>
-        # </solution>
+    `helper` is a concurrent.futures.ThreadPoolExecutor with one thread, or the
+    same under the emulated clock. Only the helper calls `read`.
+    """
+    # <solution>
+    coming = helper.submit(read, 0) if n else None
+    for i in range(n):
+        batch = coming.result()
+        if i + 1 < n:
+            coming = helper.submit(read, i + 1)
+        yield batch
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
 
 
 # %%
 lesson.check.prefetch(prefetch)
 
-# %% [markdown]
-# To see the effect we need slow storage, and yours may be fast. So after the real read, the thread sleeps until the read has taken
-# *as long as computing does*, because that's where prefetching can do the most.
-
 # %%
 guess = predict(
-    "Reading takes as long as computing. "
-    "How many times as fast is training with `prefetch`?",
+    "How many times as fast does `prefetch` make 8 ranks that read shards?",
     0.5,
     4,
     unit="times",
@@ -258,52 +210,180 @@ guess = predict(
 guess
 
 # %%
-team.push(n=sizes.feed_batches, prefetch=lesson.check.written(prefetch))
+team.push(prefetch=lesson.check.written(prefetch))
 
 # %%
 # %%ranks --timeout 300
-first_row = 64 * n * comm.rank
-
-
-def read_batch(i):
-    return lesson.feeding.read_rows(path, first_row + 64 * i, rows=64)
-
-
-bytes_per_s = 784 * comm.allreduce(lesson.training.images_per_s(), MPI.MIN)
-slow = lesson.training.throttled(read_batch, bytes_per_s)
-ways = {
-    "read, then compute": lambda: (slow(i) for i in range(n)),
-    "prefetch": lambda: prefetch(slow, n),
-}
-spent = lesson.training.measure(comm, ways, first_row, repeats)
+prefetched = lesson.training.scaling(comm, steps, from_shards, prefetch)
 
 # %%
-spent = team.pull("spent")[0]
-display(
-    lesson.figures.feeding_shares(
-        spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"
-    )
-)
-ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
-guess.compare(ratios)
+curves["shards, prefetch"] = team.pull("prefetched")[0]
+display(lesson.figures.scaling(curves, computing))
+rates = [curves[name][-1]["images_per_s"] for name in ("shards", "shards, prefetch")]
+guess.compare(rates[1] / rates[0])
 
 # %% [markdown]
-# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most. If you gained much
-# less, then other programs, or the ranks themselves, had the core that the reading thread needed. On two real machines,
-# prefetching hid TensorFlow's input completely [1]. And if a data set fits into memory, *preload* it before the first epoch. From
-# then on, nothing is read from the storage.
+# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most. Up to 4 ranks,
+# that's enough to keep the GPUs busy, because reading takes less time than computing, and they only wait for the first batch. With
+# 8 ranks the server's 4 GB/s are the limit, because 8 GPUs need more. On two real machines, prefetching hid TensorFlow's input
+# completely [1].
 #
-# *Beat it:* what if reading takes three times as long as computing? Try `slow = lesson.training.throttled(read_batch, bytes_per_s / 3)`
-# on the ranks, and a `prefetch` with three threads.
+# ## Read once
 #
-# ## What people really use
+# What else can you do? Read fewer bytes. If a data set fits into the memory of all ranks together, *preload* it: each rank gets
+# its part before the first epoch, and from then on nothing is read from the storage.
+#
+# How do the ranks get their parts of one large file? For each rank, `parts` has the offset of its part in the file, and the number
+# of bytes. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the second, each rank
+# reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all` together, and a
+# single rank opens the file for all.
+
+
+# %%
+# %%ranks
+def everyone_reads_all(comm, storage, parts):
+    offset, nbytes = parts[comm.rank]
+    whole = storage.read([(path, 0, path.stat().st_size)])
+    return whole[offset : offset + nbytes]
+
+
+def own_part(comm, storage, parts):
+    return storage.read([(path, *parts[comm.rank])])
+
+
+def mpi_io(comm, storage, parts):
+    return storage.read_at_all(path, *parts[comm.rank])
+
+
+# %% [markdown]
+# ### Exercise 2 (normal): one rank reads for all
+#
+# In the fourth way, a single rank reads, and sends each rank its part. Large jobs do this with one reader per node. Your ranks will
+# train on what this function hands them. `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the
+# `(offset, nbytes)` of every rank in `comm`, and the parts follow one another in the file.
+#
+# <details><summary>Hint 1: how much does rank 0 read?</summary>
+#
+# It starts at the first part's offset, and reads as many bytes as all parts together have. That's a single call of `read`.
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `comm.Scatterv([whole, sizes], mine)` cuts the array `whole` of rank 0 into pieces of these sizes, one after the other, and writes
+# each rank's piece into its array `mine`. On the other ranks, `None` stands in place of the list. Scatterv sends memory as
+# it is. The lowercase `scatter` would pickle the pieces first, which copies every byte.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of read_and_scatter}
+#
+# </details>
+
+
+# %%
+def read_and_scatter(comm, read, parts):
+    """This rank's part, uint8 [bytes].
+
+    Rank 0 reads all parts in one piece, and sends each rank its own.
+    """
+    # <solution>
+    sizes = [nbytes for _, nbytes in parts]
+    mine = np.empty(sizes[comm.rank], np.uint8)
+    sending = None
+    if comm.rank == 0:
+        sending = [read(parts[0][0], sum(sizes)), sizes]
+    comm.Scatterv(sending, mine)
+    return mine
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.read_and_scatter(read_and_scatter)
+
+# %%
+guess = predict(
+    "How many times as long as `own_part` does it take if each of 8 ranks reads all?",
+    0.5,
+    16,
+    unit="times",
+)
+guess
+
+# %%
+per_rank = 784 * 4096 // team.n
+parts = [(rank * per_rank, per_rank) for rank in range(team.n)]
+team.push(read_and_scatter=lesson.check.written(read_and_scatter), parts=parts)
+
+
+# %%
+# %%ranks --timeout 300
+def one_reads(comm, storage, parts):
+    def read(offset, nbytes):
+        return storage.read([(path, offset, nbytes)], alone=True)
+
+    return read_and_scatter(comm, read, parts)
+
+
+ways = {
+    "everyone reads all": everyone_reads_all,
+    "own part": own_part,
+    "MPI-IO": mpi_io,
+    "one reads": one_reads,
+}
+measured = lesson.storage.measure_ways(comm, parts, ways)
+
+# %%
+measured = team.pull("measured")[0]
+display(lesson.figures.ways(measured))
+seconds = {row["way"]: row["seconds"] for row in measured}
+guess.compare(seconds["everyone reads all"] / seconds["own part"])
+
+# %% [markdown]
+# - *Everyone reads all* asks for $p$ times the file, and every rank needs the memory for all of it. Real ranks of one node
+#   share a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage
+#   once per node. (It's also why a second run of your own benchmark says nothing about the storage.)
+# - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens become
+#   a bottleneck again. *MPI-IO* opens the file for all of them together.
+# - *One reads* needs one `open` and reads the file once. Then all bytes pass through one rank's link, which is fast here.
+#   A link between nodes may be slower, and everybody waits while the reader reads.
+#
+# Now train from memory, on what your function returns:
+
+# %%
+# %%ranks --timeout 300
+mine = one_reads(comm, lesson.storage.Storage(comm), parts)
+
+
+def from_memory(read, n, helper):
+    return (mine[784 * 64 * i : 784 * 64 * (i + 1)] for i in range(n))
+
+
+preloaded = lesson.training.scaling(comm, steps, from_shards, from_memory)
+
+# %%
+curves["preloaded"] = team.pull("preloaded")[0]
+display(lesson.figures.scaling(curves, computing))
+print("8 ranks, as a multiple of 1 rank that reads a file per image:")
+for name, rows in curves.items():
+    print(f"{name:>18} {rows[-1]['images_per_s'] / one:5.1f}")
+
+# %% [markdown]
+# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. If your data
+# doesn't fit into the memory, copy it to the disks of the nodes, which nobody shares with you.
+#
+# *Beat it:* a file per image, but with your `prefetch`. Before you run
+# `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, say how fast 8 of them will be.
+#
+# ## Deeper: `DataLoader` and its workers
 #
 # PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread, because Python's lock lets only one thread
 # at a time run Python code. `num_workers=2` starts two, and each prepares whole batches ahead. (In TensorFlow, `tf.data` does it:
 # [loader_tf.py](scripts/loader_tf.py) measures its `map`, `interleave` and `prefetch`.)
 #
-# The script `loader.py` reads through a `DataLoader`. Reading an image takes as long as computing on it, as above. First the
-# read *waits*, as your thread did, and then it *works*, as a JPEG decoder does.
+# The script `loader.py` runs in real time, on this machine, and reads through a `DataLoader`. Reading a batch takes as long as
+# computing on it. First the read *waits*, as for a disk, and then it *works*, as a JPEG decoder does.
 
 # %%
 guess = predict(
@@ -321,7 +401,7 @@ scripts.run(
     paths.SCRIPTS / "loader.py",
     times,
     sizes.feed_batches,
-    min(3, repeats),
+    min(3, sizes.repeats),
     timeout_s=2 * sizes.timeout_s,
 )
 spent = {
@@ -385,15 +465,14 @@ def generator(seed, rank, step):
 lesson.check.generator(generator)
 
 # %%
-team.push(generator=lesson.check.written(generator))
-
-# %%
-# %%ranks
-for name, numbers in {
-    "the same seed": np.random.default_rng(1),
-    "generator": generator(1, comm.rank, 1),
-}.items():
-    print(f"{name}: my first images move by", *numbers.integers(-3, 4, (4, 2)).tolist())
+generator = lesson.check.written(generator)
+for rank in range(3):
+    for name, numbers in {
+        "the same seed": np.random.default_rng(1),
+        "generator": generator(1, rank, 1),
+    }.items():
+        moves = numbers.integers(-3, 4, (4, 2)).tolist()
+        print(f"rank {rank}, {name:>13}: its first images move by", *moves)
 
 # %% [markdown]
 # ## Deeper: shuffled shards that resume
@@ -439,11 +518,9 @@ for way, after in ways.items():
 # A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the
 # first can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in
 # February 2025, saves each rank's loader state instead, with a part per worker, so it can't resume with another number of ranks
-# [2]. Loaders read ahead, so save the step of the *training*.
+# [3]. Loaders read ahead, so save the step of the *training*.
 #
-# Random order has a price, though. A file per sample costs an `open` each, which on a cluster asks one of a few *metadata
-# servers*: Perlmutter has 16, next to 274 servers for the data [3]. Scattered rows of a large file cost one wait each. So data
-# sets are packed into **shards**, files of some hundred megabytes that are read from front to back. Whatever tool you use, it
+# Random order has a price, though, because scattered rows of a large file cost one wait each. So every tool that reads shards
 # does this:
 #
 # - Each epoch deals out the *shards* to ranks and workers in a new order, drawn from seed and epoch. Have many more shards than
@@ -475,16 +552,15 @@ for way, after in ways.items():
 #
 # - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
 #   the storage.
-# - Count bytes, asked for and fetched. Seconds alone mislead, because a second read comes from memory.
-# - Prefetching turns $r + c$ into $\max(r, c)$. Workers that *work* need cores of their own.
-# - Draw random numbers from seed, rank and step, and orders from seed and epoch: a restart then changes neither.
-# - Every small file costs an `open`. Pack small files into shards, and past some hundred nodes, pack your environment, too.
+# - Every small file costs an `open`. Pack small files into shards.
+# - Prefetching turns $r + c$ into $\max(r, c)$. It helps until reading takes longer than computing.
+# - Read every byte once: each rank its own part, or one reader for all. Nobody waits for what's already in memory.
 #
-# **Sources**, looked up by 2026-11-27. [1] S. Chien et al., arXiv:1810.03035. [2] *Stateful DataLoader* (docs.pytorch.org/data).
-# [3] NERSC, *Perlmutter Scratch*. [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC, *Python, Scaling Up*. [6]
-# ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al., SC 2019. [9]
+# **Sources**, looked up by 2026-11-27. [1] S. Chien et al., arXiv:1810.03035. [2] NERSC, *Perlmutter Scratch*.
+# [3] *Stateful DataLoader* (docs.pytorch.org/data). [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC,
+# *Python, Scaling Up*. [6] ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al., SC 2019. [9]
 # *ALCF File Systems*. [10] *DAOS, File System* (docs.daos.io). Theta and Summit: V. Vishwanath, *Deep Learning at Scale* (ALCF,
-# 2018). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, Frontiers 1999. Page cache and counts: posix_fadvise(2), proc_pid_io(5).
+# 2018). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, Frontiers 1999.
 
 # %%
 ranks.stop()

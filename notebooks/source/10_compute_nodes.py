@@ -12,7 +12,7 @@
 # `torchrun`.
 
 # %%
-from workshop_lib import paths, picture, predict, profile, ranks, scripts, take_home
+from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
 from lessons import compute_nodes as lesson
 
@@ -114,7 +114,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # </details><details><summary>Solution</summary>
 #
-# [scripts/job.sh](scripts/job.sh), ready to copy. On machines with a Slingshot network, NCCL also needs its plug-in, or it
+# Look for this cell in `solutions/10_compute_nodes_solutions.ipynb`. The script to take home is [scripts/job.sh](scripts/job.sh):
+# *Deeper: when the time is up* explains what it adds. On machines with a Slingshot network, NCCL also needs its plug-in, or it
 # silently uses TCP. Your center's page has the lines.
 #
 # </details>
@@ -131,24 +132,15 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # #SBATCH --cpus-per-task=32
 # #SBATCH --requeue
 # #SBATCH --open-mode=append
-# #SBATCH --signal=B:USR1@120
-# # Put your own paths here. All nodes must be able to read them.
 # script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
-# traces=../build/10_compute_nodes/trace
-# export TORCH_FR_DUMP_TEMP_FILE="${traces}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # port=$((20000 + SLURM_JOB_ID % 10000))
 #
-# # Two minutes before its time is up, the job goes back into the queue.
-# # Slurm ends the ranks then, and the script saves.
-# trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
-# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
-#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" \
-#     --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
+# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+#     torchrun --nnodes=2 --nproc-per-node=2 \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
-#     "$script" --out "$checkpoint" "$@" &
-# wait $!
+#     "$script" --out "$checkpoint" "$@"
 # <stub>
 # # #!/bin/bash
 # # #SBATCH --job-name=mnist
@@ -166,8 +158,6 @@ lesson.check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails. [13](13_when_training_breaks.ipynb)
-# explains `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` hands on.
 #
 # ## When a rank dies
 #
@@ -258,27 +248,9 @@ lesson.figures.binding(
 # cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when it
 # starts several ranks, which is safe.
 #
-# What do too many threads cost? All ranks multiply matrices at the same time: first with one thread for each core of their share,
-# then each with one for every core of the machine.
-
-# %%
-guess_threads = predict(
-    "How many times as long does it take if every rank has threads for all cores?",
-    0.5,
-    4,
-    "times",
-)
-guess_threads
-
-# %%
-team = ranks.start(team.n)
-shared_s, all_s = lesson.threads.seconds_of_products(team)
-guess_threads.compare(all_s / shared_s)
-
-# %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy
-# that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
-# So if your ratio is close to 1, don't conclude that threads are free: with most libraries' default, they spin.
+# Too many threads cost most while they *wait*. With most libraries' default, a waiting thread *spins*: it checks over and over,
+# and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it
+# sleeps instead. (`KMP_BLOCKTIME=0` says the same to Intel's OpenMP.)
 #
 # ## A GPU for each rank
 #
@@ -389,92 +361,142 @@ lesson.preflight.look_at(team, folder)
 #
 # ## Deeper: the same job under PBS
 #
-# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does
-# nearly the same. (NCCL also needs the plug-in for Slingshot, or it uses TCP: `use_slingshot` in
-# [submissions/polaris/machine.sh](../submissions/polaris/machine.sh) has the lines.)
+# Polaris, Aurora and Sophia have PBS instead of Slurm. These are the same things there:
 #
-# ```bash
-# #!/bin/bash
-# #PBS -A MY_PROJECT -q debug -N mnist
-# #PBS -l select=2:system=polaris -l place=scatter -l walltime=00:10:00 -l filesystems=home
-# #PBS -r y
-# # With "-r y", PBS may start the job again if a node fails. (A directive can't have a comment on its own line.)
-# cd "$PBS_O_WORKDIR"              # PBS starts in your home folder
-# first=$(head -n 1 "$PBS_NODEFILE")
-# mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth \
-#     torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint="$first:29500" \
-#     --rdzv-id="$PBS_JOBID" scripts/ddp_resume.py --out mnist.pt --epochs 3
-# ```
-#
-# Your environment stays behind unless you say `qsub -V`, so load modules and activate Python in the script. The launcher can also
-# start all ranks itself, without torchrun:
-#
-# | | `srun` | PALS `mpiexec` (Polaris, Aurora) |
+# | | Slurm | PBS |
 # |---|---|---|
-# | ranks of the whole job, and on each node | `-n 16 --ntasks-per-node=4` | `-n 16 --ppn 4` |
-# | CPUs of each rank | `--cpus-per-task=32` | `--depth 32` |
-# | hardware threads to use on each core | `--threads-per-core=2` | |
-# | bind each rank to its own CPUs | `--cpu-bind=cores` | `--cpu-bind depth` |
-# | an environment variable for all ranks | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
+# | a directive | `#SBATCH --time=00:10:00` | `#PBS -l walltime=00:10:00` |
+# | two nodes, all they have | `--nodes=2 --gpus-per-node=2 --cpus-per-task=32` | `-l select=2:ncpus=32:ngpus=2` |
+# | each on a host of its own | | `-l place=scatter` |
+# | start it again if a node fails | `--requeue` | `-r y` |
+# | the nodes of the job | `scontrol show hostnames "$SLURM_JOB_NODELIST"` | `cat "$PBS_NODEFILE"` |
+# | the job's number | `$SLURM_JOB_ID`, such as 4711 | `$PBS_JOBID`, such as 4711.pbs-01 |
+# | one task per node | `srun --ntasks-per-node=1` | `mpiexec -n 2 --ppn 1` |
+# | the cores of each task | `srun --cpus-per-task=32` | `mpiexec --depth 32 --cpu-bind depth` |
+# | use two hardware threads of each core | `srun --threads-per-core=2` | |
+# | an environment variable for all ranks | `srun --export=ALL,NAME=VALUE` | `mpiexec --env NAME=VALUE` |
 #
-# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two.
+# (`mpiexec` is PALS here, HPE's launcher on Polaris and Aurora.) PBS starts your script in your home folder, and
+# `$PBS_O_WORKDIR` is where you called `qsub`. Your environment stays behind unless you say `qsub -V`, so load modules and
+# activate Python in the script.
 #
-# ## Deeper: when the time is up
+# ### Exercise 3 (normal): the job for PBS
 #
-# With these lines of `job.sh`, the script gets the signal `USR1` two minutes before its time is up, and puts itself back into the
-# queue:
+# Translate your job. It gets two nodes with 32 cores and two GPUs each, and the four ranks find each other and continue from
+# `$checkpoint`. Requests for a queue, a project or file systems, which every center wants, can be left out.
+#
+# <details><summary>Hint 1: what changes</summary>
+#
+# The directives, `cd`, the line with the first node, the port, and the launcher. The options of torchrun stay the same, except
+# for the name of the job.
+#
+# </details><details><summary>Hint 2: a number for the port</summary>
+#
+# `$PBS_JOBID` isn't a number. `${PBS_JOBID%%.*}` is what comes before its first dot.
+#
+# </details><details><summary>Solution</summary>
+#
+# [scripts/job_pbs.sh](scripts/job_pbs.sh), ready to copy.
+#
+# </details>
+
+# %%
+# %%writefile {folder}/job_pbs.sh
+# <solution>
+# #!/bin/bash
+# #PBS -N mnist
+# #PBS -l walltime=00:10:00
+# #PBS -l select=2:ncpus=32:ngpus=2
+# #PBS -l place=scatter
+# #PBS -r y
+# cd "$PBS_O_WORKDIR" || exit 1
+# script=scripts/ddp_resume.py
+# checkpoint=../build/10_compute_nodes/mnist.pt
+# first=$(head -n 1 "$PBS_NODEFILE")
+# port=$((20000 + ${PBS_JOBID%%.*} % 10000))
+#
+# mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth \
+#     torchrun --nnodes=2 --nproc-per-node=2 \
+#     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$PBS_JOBID" \
+#     "$script" --out "$checkpoint" "$@"
+# <stub>
+# # #!/bin/bash
+# # #PBS -N mnist
+# # #PBS -l walltime=00:10:00
+# # # more directives: your code here
+# # script=scripts/ddp_resume.py
+# # checkpoint=../build/10_compute_nodes/mnist.pt
+# #
+# # # start "$script" on both nodes, with --out "$checkpoint" "$@"
+# </stub>
+# </solution>
+
+# %%
+lesson.check.pbs_job(folder / "job_pbs.sh")
+
+# %% [markdown]
+# *Break it:* write a comment behind a directive, as in `#PBS -r y  # start again`. Slurm ignores such comments. What does PBS do?
+#
+# # ## Deeper: when the time is up
+#
+# [scripts/job.sh](scripts/job.sh) has what your script has, and five more things:
 #
 # ```bash
 # #SBATCH --signal=B:USR1@120
+# export TORCH_FR_DUMP_TEMP_FILE="${traces}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
-# srun … &
+# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 … &
 # wait $!
 # ```
 #
-# `B:` means that only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between
-# commands, or while it waits in `wait`. `wait $!` returns `srun`'s exit code, so Slurm learns whether the training failed.
+# Two minutes before its time is up, the script gets the signal `USR1`, and puts itself back into the queue. `B:` means that only
+# the script gets the signal. `srun` has to run in the background, because bash handles a signal only between commands, or while
+# it waits in `wait`. `wait $!` returns `srun`'s exit code, so Slurm learns whether the training failed. With
+# `--kill-on-bad-exit=1`, `srun` ends all torchruns when one fails. [13](13_when_training_breaks.ipynb) explains
+# `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` hands on.
 #
 # Slurm then sends `SIGTERM` to all processes, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds. So that's how long
 # `ddp_resume.py` has for its last steps and the save. Under PBS it's `kill_delay`, by default only 10 seconds.
 #
-# ## Deeper: nodes, switches and groups
+# ## Deeper: without torchrun
 #
-# What is your node next to? A large machine is built in levels:
-
-# %%
-picture("dragonfly")
-
-# %% [markdown]
-# This is a *dragonfly*. All switches of a *group* are connected to each other, and so are all groups, so the path between any two
-# nodes takes at most three links from switch to switch. One of these longest paths is drawn in orange. On Perlmutter, a group is a
-# cabinet of 128 nodes with four GPUs each [2].
+# The launcher can also start all ranks itself. torchrun sets five environment variables that `init_process_group` and scripts
+# read. Without torchrun, your job has to set them:
 #
-# *Inside a node or not* matters most, because GPUs in one node are connected by links that are several times as fast as the
-# network. *The same group or not* matters less on a dragonfly. With `--switches=1@5`, Slurm waits up to five minutes for nodes
-# on one switch, and then takes what there is. That works only if Slurm knows the cluster's network, and `max_switch_wait`, by
-# default 300 s, caps the wait.
+# ```bash
+# export MASTER_ADDR=$first MASTER_PORT=$port
+# srun --ntasks-per-node=2 --cpus-per-task=16 --export=ALL bash -c \
+#     'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID python ddp.py'
+# ```
 #
-# ## Deeper: what NCCL says
+# `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU with it, and many of them crash if it isn't set. If `mpiexec`
+# starts the ranks, put these lines at the top of your script:
 #
-# On GPUs it's NCCL that sends, so if something is wrong with the network, NCCL knows. Set these variables in your script, with
-# `export`, above `srun`:
+# ```python
+# import os
+# import socket
 #
-# | variable | what for |
-# |---|---|
-# | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and messages between nodes are several times slower |
-# | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
+# from mpi4py import MPI
 #
-# ## Deeper: containers
+# comm = MPI.COMM_WORLD
+# same_host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+# with socket.create_server(("", 0)) as free:
+#     port = free.getsockname()[1]
+# address, port = comm.bcast((socket.gethostname(), port))
+# os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+# os.environ |= {"RANK": str(comm.rank), "WORLD_SIZE": str(comm.size)}
+# os.environ["LOCAL_RANK"] = str(same_host.rank)
+# ```
 #
-# A container brings its own Python, PyTorch and NCCL, as one file that every node reads. Start it *inside* the launcher, once per
-# task, as in `srun … apptainer exec --nv image.sif torchrun …`. `--nv` (or the center's own option) shows it the GPUs. What it
-# can't bring is the network: NCCL in a container finds Slingshot only if the host's plug-in and libraries are mounted, so look for
-# `NET/` as above. And the checkpoint needs a folder that's mounted from outside.
+# Ranks per node times cores per rank must fit into the node's cores, and a core with two hardware threads may count as two.
 #
 # ## Deeper: notebooks on a cluster
 #
 # The folder `submissions` has scripts for several machines, and its README explains them. `lab.sh` starts JupyterLab on a node of
 # a job. `engines.sh` keeps ranks running in a job, for notebooks on the login node: set `WORKSHOP_ATTACH=1` before `make lab`.
+#
+# [This page](../book/clusters.md) says what NCCL prints about the network, how to start a job in a container, and which nodes
+# are next to each other.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
@@ -485,11 +507,9 @@ picture("dragonfly")
 # - Every node's report names a root cause, but only one of them is right: the earliest, or the one that differs from the rest.
 # - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
 #
-# **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GiB, August 2026. [2]
-# *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the
-# Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide, Environment Variables*. Cores and `srun`:
-# the manual of sbatch, which also has `--switches`. `SlurmdTimeout` and `max_switch_wait`: the manual of slurm.conf
-# (slurm.schedmd.com). PBS: *Altair PBS Professional User's Guide*, and the pages of each machine in `submissions`.
+# **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GiB, August 2026. Cores
+# and `srun`: the manual of sbatch. `SlurmdTimeout`: the manual of slurm.conf (slurm.schedmd.com). PBS: *Altair PBS Professional
+# User's Guide*, the source of OpenPBS's `qsub`, and the pages of each machine in `submissions`.
 
 # %%
 ranks.stop()

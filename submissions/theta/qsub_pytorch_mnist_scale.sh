@@ -7,7 +7,7 @@
 #COBALT -O pytorch_mnist_scale
 
 # The documents' scaling job: several numbers of ranks at the same time, each on nodes of its own. 32 epochs with the
-# learning rate 0.01 x ranks and no warm-up, which is the run of the figures.
+# learning rate 0.01 x ranks and no warm-up, which is the run of the figures. It learned nothing on 128 ranks.
 # shellcheck source=submissions/common/job.sh
 source submissions/common/job.sh theta || { echo "$PWD is not the checkout: submit there." >&2; exit 1; }
 

@@ -42,7 +42,7 @@ def of_room(room: str) -> dict[tuple[str, str], Exercise]:
 EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).items()}
 TABLES = {key: alternatives(room) for room in ROOMS for key in of_room(room)}
 # Judged as files or by what was chosen, each by a function with tests of its own.
-OTHERS = {"hello.py", "my_script.py", "job.sh", "script", "recompute"}
+OTHERS = {"hello.py", "my_script.py", "job.sh", "job_pbs.sh", "script", "recompute"}
 OTHERS |= {"diagnoses", "causes", "recipe", "changes", "adam_rates", "repaired"}
 
 

@@ -86,12 +86,6 @@ def messages(sizes):
     return [row(way, 2, n, [n * s for s in seconds]) for way in ("MPI", "gloo", "ring") for n in sizes]
 
 
-def reads(way, cold, seconds, stored):
-    """A row of feeding_the_ranks/reading.py: two ranks that each ask for 40 MB."""
-    measured = {"way": way, "cold": cold, "seconds": seconds, "storage_bytes": [stored] * len(seconds)}
-    return {"ranks": 2, "file_bytes": 40 * MB, "asked_bytes": [40 * MB] * 2} | measured
-
-
 def to_a_target():
     pairs = {"long run, to 97%": noise.measured.pairs(recipes.recorded("steps_to_target"))}
     return noise.steps_to_target(pairs, {name: critical_batch.fit(*pair) for name, pair in pairs.items()}, "MNIST")
@@ -163,8 +157,11 @@ CASES = {
         "predicted_beside_measured": lambda: forecasting.predicted_beside_measured(PREDICTED, PREDICTED[1:]),
     },
     "09_feeding_the_ranks": {
-        "feeding_ways": lambda: feeding.feeding_ways(
-            [reads("own part", cold, [0.4, 0.9], MB) for cold in (True, False)]
+        "scaling": lambda: feeding.scaling(
+            {"shards": [{"ranks": n, "images_per_s": 900 * n**0.5, "waiting": 0.1 * n} for n in (1, 2, 4, 8)]}, 1000
+        ),
+        "ways": lambda: feeding.ways(
+            [{"way": "own part", "ranks": 8, "file_bytes": MB, "seconds": 0.1, "opens": 8, "nbytes": MB}]
         ),
         "feeding_shares": lambda: feeding.feeding_shares(
             {"in turn": np.array([[0, 3.0, 2.0]])}, "An epoch of 8 batches"

@@ -16,7 +16,7 @@ from workshop_lib.ranks.launch import which_mpi
 
 MACHINES = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))
-RECORDS = {"theta": "qsub_pytorch_mnist_scale.sh", "thetagpu": "train.sh"}  # the one job of machines that are gone
+RECORDS = {"theta": "qsub_pytorch_mnist_scale.sh"}  # the one job of a machine that is gone
 NO_JOBS = ("machine.sh", "interactive.sh", "srun.sh")
 PROGRAMS = ("mpiexec", "mpirun", "aprun", "srun", "qsub", "salloc")
 JOB = "4711"

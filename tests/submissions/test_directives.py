@@ -35,6 +35,8 @@ def test_the_scheduler_reads_every_directive(machine, script):
     text = path.read_text()
     head = re.split(r"\n(?!#)" if is_cobalt else r"\n(?!#|\n)", text)[0]
     assert len(DIRECTIVE.findall(head)) == len(DIRECTIVE.findall(text)) > 0
+    assert not re.search("^#PBS.*[ \\t]#", text, re.MULTILINE), "qsub takes a comment on such a line for an option"
+    assert "scale" not in script or "learned nothing on 128 ranks" in text, "say which recipe it is"
     assert not is_cobalt or os.access(path, os.X_OK), "qsub takes no script that isn't executable"
 
 

@@ -27,8 +27,7 @@ class Profile:
     repeats: int  # runs of each point of a sweep, whose spread is drawn
     steps: int  # steps of a short run that is compared, not timed
     timeout_s: float  # limit for one run on the ranks
-    feed_copies: int  # copies of the training images (47 MB each) in the file that the ranks read
-    feed_batches: int  # batches per rank in one epoch of a training fed from the file of images
+    feed_batches: int  # batches in one epoch of a training run whose input is timed
 
     @property
     def ranks_here(self) -> int:
@@ -44,10 +43,10 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 1, 6),
-    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12),
+    "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 6),
+    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 12),
     # For 8 to 64 GPUs.
-    "cluster": Profile("cluster", 8, None, 3, None, 2, None, 3, 50, 300, 16, 24),
+    "cluster": Profile("cluster", 8, None, 3, None, 2, None, 3, 50, 300, 24),
 }
 
 

@@ -10,5 +10,4 @@ __getattr__, __dir__ = face(
     figures=".figures",
     losing=".losing",
     preflight="workshop_lib.preflight.run",
-    threads=".threads",
 )

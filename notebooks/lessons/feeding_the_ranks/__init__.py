@@ -2,4 +2,6 @@
 
 from workshop_lib.faces import face
 
-__getattr__, __dir__ = face(__name__, check=".judge", feeding=".feeding", figures=".figures", training=".training")
+__getattr__, __dir__ = face(
+    __name__, check=".judge", figures=".figures", server=".server", storage=".storage", training=".training"
+)

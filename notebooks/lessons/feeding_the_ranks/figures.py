@@ -1,88 +1,63 @@
-"""Draws the measurements of 09_feeding_the_ranks: which bytes each rank requests, and who waits for them."""
+"""Draws the measurements of 09_feeding_the_ranks: how training scales with its input, and who waits for what."""
 
-from collections.abc import Iterable, Mapping
-from statistics import median
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.prediction import Question
 from workshop_lib.words import plural
 
-MB = 1e6
-BYTES = {
-    "asked for by the busiest rank": figures.Look(palette.GREEN, ""),
-    "asked for by all ranks": figures.Look(palette.PURPLE, "//"),
-    "from the storage, when cold": figures.Look(palette.LIGHT_BLUE, ".."),
-}
-ONCE = {"color": palette.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+from lessons.feeding_the_ranks.server import TITLE
+
 SPENT = {
     "until the first batch": figures.STEP_LOOKS["Allreduce"],
     "waiting for input": figures.STEP_LOOKS["waiting"],
     "computing": figures.STEP_LOOKS["computing"],
 }
+ONCE = {"color": palette.GRAY, "marker": "", "linestyle": (0, (2, 2)), "linewidth": 1.5}
 
 
 @figures.styled
-def feeding_ways(rows: Iterable[Mapping[str, Any]]) -> figures.RecordFigure:
-    """Draw the time (left, in ms) and data (right, in MB) of each way, from rows of `feeding.measure`.
-
-    All rows are for one number of ranks. Points are medians, and bars go from the fastest to the slowest round. Points
-    are hollow if there were more ranks than this machine has cores.
-    """
-    rows = list(rows)
-    names = list(dict.fromkeys(row["way"] for row in rows))
-    count = rows[0]["ranks"]
-    file_bytes = rows[0]["file_bytes"]
-    repeats = len(rows[0]["seconds"])
-    hollow = count > usable_cores()
-    caption = (
-        f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
-        "slowest; the slowest rank counts"
-    )
-    title = f"Getting the rows to {plural(count, 'rank')}"
-    figure, (time, size) = figures.new_figure(title, caption, columns=2, sharey=True)
-    for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
-        look = figures.style(number) | {"linestyle": "", "label": "cold" if cold else "warm"}
-        for row in (row for row in rows if row["cold"] == cold):
-            ms = 1e3 * np.array(row["seconds"])
-            at = names.index(row["way"]) + beside
-            figures.draw_points(time, at, (np.median(ms), ms.min(), ms.max()), hollow, across=True, **look)
-    _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
-    time.set(xscale="log", xlabel="time (ms)")
-    for axes in (time, size):
-        figures.name_rows(axes, names)
-    size.tick_params(labelleft=False)
-    every_s = [seconds for row in rows for seconds in row["seconds"]]
-    figures.log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
-    size.set(xlabel="data (MB)")
+def scaling(curves: Mapping[str, Sequence[Mapping[str, Any]]], computing_images_per_s: float) -> figures.RecordFigure:
+    """Draw images per second (left) and the share of waiting (right) against ranks, from rows of `training.scaling`."""
+    caption = f"emulated on DGX H100, ResNet-50, 64 images per rank and step; {TITLE}"
+    figure, (rate, waiting) = figures.new_figure("Training, and its input", caption, columns=2)
+    every = [row["ranks"] for rows in curves.values() for row in rows]
+    counts = sorted(set(every))
+    for number, (name, rows) in enumerate(curves.items()):
+        ranks = [row["ranks"] for row in rows]
+        rate.plot(ranks, [row["images_per_s"] for row in rows], **figures.style(number), label=name)
+        waiting.plot(ranks, [100 * row["waiting"] for row in rows], **figures.style(number), label=name)
+    rate.plot(counts, [computing_images_per_s * n for n in counts], **ONCE, label="if nobody ever waited")
+    for axes in (rate, waiting):
+        axes.set(xscale="log", xlabel="ranks")
+        figures.ticks_at(axes.xaxis, counts)
+    rate.set(yscale="log", ylabel="images/s")
+    figures.log_ticks(rate.yaxis)
+    waiting.set(ylim=(0, 100), ylabel="time spent waiting for input (%)")
     return figure
 
 
-def _draw_bytes(axes: Axes, rows: list[Mapping[str, Any]], names: list[str], file_bytes: int) -> None:
-    for row in rows:
-        if row["asked_bytes"] is None or row["storage_bytes"] is None:
-            continue  # this system does not count
-        amounts = (max(row["asked_bytes"]), sum(row["asked_bytes"]), median(row["storage_bytes"]))
-        for number, (value, (label, look)) in enumerate(zip(amounts, BYTES.items(), strict=True)):
-            place = names.index(row["way"]) + 0.26 * (number - 1)
-            figures.draw_bar(axes, place, 0, value / MB, look, 0.24, label)
-    axes.axvline(file_bytes / MB, **ONCE, zorder=3, label="the file, once")
-
-
-def compare_storage(guess: Question, rows: Iterable[Mapping[str, Any]], way: str) -> figures.RecordFigure | None:
-    """A figure of a guess and the MB that a way fetched from the storage, or None, with a line that says why."""
-    [stored] = [row["storage_bytes"] for row in rows if row["way"] == way and row["cold"]]
-    if stored is None:
-        print("This system doesn't count what comes from the storage.")
-        return None
-    if max(stored) == 0:
-        print("Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.")
-        return None
-    return guess.compare(nbytes / MB for nbytes in stored)
+@figures.styled
+def ways(rows: Sequence[Mapping[str, Any]]) -> figures.RecordFigure:
+    """Draw what each way took (left) and how much the storage sent (right), from rows of `storage.measure_ways`."""
+    title = f"Getting the rows to {rows[0]['ranks']} ranks"
+    figure, (time, size) = figures.new_figure(
+        title, f"emulated; {TITLE}", columns=2, size_inches=(12, 4.2), sharey=True
+    )
+    for at, row in enumerate(rows):
+        figures.draw_bar(time, at, 0, row["seconds"], figures.STEP_LOOKS["waiting"], 0.6)
+        figures.write_beside(time, row["seconds"], at, f"{row['seconds']:.4f} s")
+        figures.draw_bar(size, at, 0, row["nbytes"] / 1e6, figures.STEP_LOOKS["computing"], 0.6)
+        figures.write_beside(size, row["nbytes"] / 1e6, at, plural(row["opens"], "open"))
+    size.axvline(rows[0]["file_bytes"] / 1e6, **ONCE, zorder=3, label="the file, once")
+    time.set(xlabel="time (s)", xlim=(0, 1.3 * max(row["seconds"] for row in rows)))
+    size.set(xlabel="sent by the storage (MB)", xlim=(0, 1.3 * max(row["nbytes"] for row in rows) / 1e6))
+    for axes in (time, size):
+        figures.name_rows(axes, [row["way"] for row in rows])
+    size.tick_params(labelleft=False)
+    return figure
 
 
 @figures.styled

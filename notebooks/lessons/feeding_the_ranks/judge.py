@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -43,31 +44,26 @@ def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
             yield in_one_piece, reads, observed, "Every read is a separate wait."
         else:
             observed = f"rank {comm.rank} reads {sum(reads)} bytes by itself."
-            advice = "Only rank 0 may call `read`. The other ranks get their bytes from `comm.scatter`."
+            advice = "Only rank 0 may call `read`. The other ranks get their bytes from `comm.Scatterv`."
             yield in_one_piece, reads, observed, advice
 
 
-TOTAL = "sum(nbytes for _, nbytes in parts)"
-PIECE = "whole[offset - first : offset - first + nbytes]"
 ON_RANK_0 = "if comm.rank == 0:"
+READING = "sending = [read(parts[0][0], sum(sizes)), sizes]"
+BY_PARTS = "sending = [np.concatenate([read(offset, nbytes) for offset, nbytes in parts]), sizes]"
 read_and_scatter = played(
     "read_and_scatter",
     NOTEBOOK,
     play_read_and_scatter,
     [
         Edit(
-            "`whole` begins at the first part, so subtract `first` from each offset.",
-            (PIECE, "whole[offset : offset + nbytes]"),
+            "the file begins before the first part, so read from the first part's offset on.",
+            ("read(parts[0][0],", "read(0,"),
         ),
         Edit("every rank reads all parts. Put the reading under `if comm.rank == 0`.", (ON_RANK_0, "if True:")),
-        Edit(
-            "rank 0 reads part by part. One large read is faster than many small ones.",
-            (PIECE, "read(offset, nbytes)"),
-            (f"whole = read(first, {TOTAL})", "pass"),
-        ),
+        Edit("rank 0 reads part by part. One large read is faster than many small ones.", (READING, BY_PARTS)),
     ],
     returns="the bytes of its part",
-    raised={"expecting": "`comm.scatter` needs a list with exactly one piece per rank."},
 )
 
 
@@ -88,11 +84,12 @@ class Loop:
         self.ahead: list[int] = []
         self.overlapped: list[bool] = []
         try:
-            for batch in prefetch(self.read, n):
-                self.got.append(int(batch[0]) if isinstance(batch, np.ndarray) else f"a {type(batch).__name__}")
-                self.compute()
-                if len(self.got) > n:
-                    break
+            with ThreadPoolExecutor(max_workers=1) as helper:
+                for batch in prefetch(self.read, n, helper):
+                    self.got.append(int(batch[0]) if isinstance(batch, np.ndarray) else f"a {type(batch).__name__}")
+                    self.compute()
+                    if len(self.got) > n:
+                        break
         except NotImplementedError:
             raise
         except Exception as error:
@@ -124,7 +121,7 @@ class Loop:
 YIELD_HINT = "hand out what `read` returns, with `yield`, from the first to the last."
 FUTURE_HINT = "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
 AHEAD_HINT = "they may not fit into memory: one is enough."
-READER_HINT = "the thread that reads can't compute at the same time. Let a second one read: `helper.submit(read, i)`."
+READER_HINT = "the thread that reads can't compute at the same time. Let the helper read: `helper.submit(read, i)`."
 SUBMIT_HINT = (
     "the next read begins only when the next batch is asked for. A generator stands still at `yield` while its batch "
     "is used, so submit the next read before `yield`, and call its `result()` only after."

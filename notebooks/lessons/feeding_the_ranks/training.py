@@ -1,88 +1,115 @@
-"""A small training on MNIST, with which 09_feeding_the_ranks measures what its ranks need, and how long they wait."""
+"""Trains on 1, 2, 4, ... emulated ranks for 09_feeding_the_ranks, and measures how long they wait for their batches."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypedDict
 
 import numpy as np
 import torch
+from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
+from workshop_lib import emulation
+from workshop_lib.machine import catalogue
 from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn
 
+from lessons.feeding_the_ranks.storage import Helper, Piece, Storage
+
 BATCH = 64
-ReadBatch = Callable[[int], np.ndarray]
+MODEL = "resnet-50"
+Read = Callable[[int], np.ndarray]
+Feed = Callable[[Read, int, Helper], Iterable[np.ndarray]]
+Pieces = Callable[[int, int], list[Piece]]
 
 
-class TimedTraining:
-    """This rank's network, which computes gradients on one thread and keeps the seconds."""
+class TrainingRow(TypedDict):
+    """One epoch on some ranks, in emulated seconds."""
 
-    def __init__(self) -> None:
+    ranks: int
+    images_per_s: float
+    waiting: float  # the share of the epoch in which the slowest rank waited for input
+    opens: int
+    nbytes: int
+
+
+class Training:
+    """This rank's network, which stands for MODEL, in data-parallel training with the other ranks of a communicator."""
+
+    def __init__(self, comm) -> None:
         torch.set_num_threads(1)
+        self.comm = comm
         self.model = torch_cnn.build(seed=1)
         self.labels = torch.tensor(mnist.load("train").labels).long()
+        emulation.current().declare(catalogue.model(MODEL), BATCH, self.model, torch.zeros(1, 1, 28, 28))
 
-    def gradient(self, images: np.ndarray, first_row: int) -> float:
-        """Compute the gradient of some images (uint8 [n * 784]), whose labels begin at `first_row` of the training set.
+    def step(self, images: np.ndarray, first_row: int) -> None:
+        """Compute the gradient of some images (uint8 [n * 784]), and sum it over the ranks.
 
-        Returns the seconds it takes.
+        The labels of the images begin at `first_row` of the training set.
         """
-        began = time.perf_counter()
         self.model.zero_grad()
         pixels = torch_cnn.normalize(torch.tensor(images.reshape(-1, 28, 28)))
-        cross_entropy(self.model(pixels), self.labels[first_row : first_row + len(pixels)]).backward()
-        return time.perf_counter() - began
+        labels = self.labels[torch.arange(first_row, first_row + len(pixels)) % len(self.labels)]
+        cross_entropy(self.model(pixels), labels).backward()
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradient = torch.cat([each.flatten() for each in gradients]).numpy()
+        self.comm.Allreduce(MPI.IN_PLACE, gradient)
 
-    def epoch(self, batches: Iterable[np.ndarray], first_row: int) -> list[float]:
-        """Train on all batches; return the seconds until the first batch, of waiting for the others, of computing."""
-        first_s = waiting_s = computing_s = 0.0
-        clock = time.perf_counter()
+    def epoch(self, batches: Iterable[np.ndarray], first_row: int) -> tuple[float, float]:
+        """Train on all batches; return the seconds of the epoch, and those of waiting for a batch."""
+        began = clock = time.perf_counter()
+        waiting_s = 0.0
         for i, images in enumerate(batches):
-            waited_s = time.perf_counter() - clock
-            if i == 0:
-                first_s = waited_s
-            else:
-                waiting_s += waited_s
-            computing_s += self.gradient(images, first_row + BATCH * i)
+            waiting_s += time.perf_counter() - clock
+            self.step(images, first_row + BATCH * i)
             clock = time.perf_counter()
-        return [first_s, waiting_s, computing_s]
+        return clock - began, waiting_s
 
 
-def images_per_s() -> float:
-    """How many images per second this rank can train on, if it never waits for them; the median of some batches."""
-    training = TimedTraining()
-    images = mnist.load("train").images[:BATCH]
-    seconds = [training.gradient(images, 0) for _ in range(9)]
-    return BATCH / float(np.median(seconds))
+def in_turn(read: Read, n: int, helper: Helper) -> Iterator[np.ndarray]:
+    """Read each batch when it's needed, and no earlier."""
+    return map(read, range(n))
 
 
-def throttled(read: ReadBatch, bytes_per_s: float) -> ReadBatch:
-    """Slow `read` down to the speed of a storage that gives this rank at most `bytes_per_s`.
+def scaling(comm, steps: int, pieces: Pieces, feed: Feed = in_turn) -> list[TrainingRow]:
+    """Train `steps` steps on the first 1, 2, 4, ... ranks. All ranks call it, and it blocks.
 
-    The returned function sleeps for the rest of the time. So it leaves its core free, like a thread that waits for a
-    disk.
+    pieces(rank, i): what a rank reads for its batch i. feed(read, n, helper): the batches, in order. Rank 0 gets a row
+    for each number of ranks, and the other ranks get those in which they took part.
     """
+    rows = []
+    size = 1
+    while size <= comm.size:
+        group = comm.Split(0 if comm.rank < size else MPI.UNDEFINED, comm.rank)
+        if group != MPI.COMM_NULL:
+            rows.append(_row(group, steps, pieces, feed))
+            group.Free()
+        comm.Barrier()
+        size *= 2
+    return rows
 
-    def slow(i: int) -> np.ndarray:
-        began = time.perf_counter()
-        batch = read(i)
-        time.sleep(max(0.0, batch.nbytes / bytes_per_s - (time.perf_counter() - began)))
-        return batch
 
-    return slow
+def _row(group, steps: int, pieces: Pieces, feed: Feed) -> TrainingRow:
+    training = Training(group)
+    storage = Storage(group)
+    group.Barrier()
+    batches = feed(lambda i: storage.read(pieces(group.rank, i)), steps, Helper())
+    seconds, waiting_s = training.epoch(batches, steps * BATCH * group.rank)
+    of_ranks = storage.ranks.allgather((seconds, waiting_s / seconds, storage.opens, storage.nbytes))
+    storage.free()
+    epochs_s, waiting, opens, nbytes = zip(*of_ranks, strict=True)
+    images = steps * BATCH * group.size
+    return TrainingRow(
+        ranks=group.size,
+        images_per_s=images / max(epochs_s),
+        waiting=max(waiting),
+        opens=sum(opens),
+        nbytes=sum(nbytes),
+    )
 
 
-def measure(comm, feeds: dict[str, Callable[[], Iterable]], first_row: int, repeats: int) -> dict[str, np.ndarray]:
-    """Train `repeats` epochs with each feed, which returns an epoch's batches for this rank; the feeds alternate.
-
-    All ranks call it, and it blocks. Every rank gets, per feed, the seconds [repeats, 3] of the slowest rank of each
-    round, as `TimedTraining.epoch` returns them.
-    """
-    training = TimedTraining()
-    spent: dict[str, list[list[float]]] = {name: [] for name in feeds}
-    for _ in range(repeats):
-        for name, feed in feeds.items():
-            comm.Barrier()
-            of_ranks = comm.allgather(training.epoch(feed(), first_row))
-            spent[name].append(max(of_ranks, key=sum))
-    return {name: np.array(rounds) for name, rounds in spent.items()}
+def computing_images_per_s() -> float:
+    """How many images per second a rank trains on if it never waits, for input or for another rank."""
+    machine = emulation.current().machine
+    return BATCH / machine.compute_of(catalogue.model(MODEL)).step_s(BATCH)

@@ -12,8 +12,8 @@ from needs import needs
 from workshop_lib.classroom import generate
 from workshop_lib.paths import SCRIPTS
 
+from lessons.compute_nodes import fake_programs, losing, slurm_dry_run
 from lessons.compute_nodes import judge as check
-from lessons.compute_nodes import losing, slurm_dry_run, threads
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -40,14 +40,8 @@ RIGHT = {
         ("torchrun", "bash -c 'torchrun"),
         (TRAINING, f'2 --nproc-per-node=2 {STATIC} "$@"\' _'),
     ],
-    "only what the exercise asks for": [(" --kill-on-bad-exit=1", ""), ("export TORCH_FR", "# TORCH_FR")],
     "the usual port": [("$first:$port", "$first:29500")],
     "without options": [(' "$@"', "")],
-    "without a signal before the end": [
-        (' "$@" &\nwait $!', ' "$@"'),
-        ("#SBATCH --signal=B:USR1@120\n", ""),
-        ("trap ", "# trap "),
-    ],
     "as many ranks as the node's GPUs, in figures": [(PER_GPU, "--nproc-per-node=2")],
 }
 SRUN_CPUS = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'
@@ -73,10 +67,39 @@ WRONG = {  # (old text, new text): the rule that it breaks, and words of the hin
 }
 
 
+FOR_PBS = (SCRIPTS / "job_pbs.sh").read_text(encoding="utf-8")
+TORCHRUN = "torchrun --nnodes=2 --nproc-per-node=2"
+RIGHT_FOR_PBS = {
+    "the finished one": [],
+    "several options on a line": [("#PBS -N mnist\n#PBS", "#PBS -N mnist -j oe"), ("\n#PBS -l place", " -l place")],
+    "resources with commas": [
+        ("walltime=00:10:00", "walltime=00:10:00,place=scatter"),
+        ("#PBS -l place=scatter\n", ""),
+    ],
+    "chunk by chunk": [("select=2:ncpus=32:ngpus=2", "select=1:ncpus=32:ngpus=2+1:ncpus=32:ngpus=2")],
+    "not bound": [("--depth 32 --cpu-bind depth", "--cpu-bind none")],
+    "its hosts sorted": [("head -n 1", "sort -u"), ('"$PBS_NODEFILE")', '"$PBS_NODEFILE" | head -n 1)')],
+    "this host, and the usual port": [('head -n 1 "$PBS_NODEFILE"', "hostname"), ("$first:$port", "$first:29500")],
+    "comments on lines of their own": [("#PBS -r y\n", "# Start it again if a node fails.\n#PBS -r y\n")],
+}
+WRONG_FOR_PBS = {
+    ("#PBS -r y", "#PBS -r y  # start it again"): ("PBS reads all of it", "a comment needs a line of its own"),
+    ("#PBS -r y", "true\n#PBS -r y"): ("PBS reads all of it", "comes below"),
+    ("select=2:", "select=1:"): ("it gets two nodes", "`#PBS -l select=2`"),
+    ("mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth", "srun"): ("PBS reads all of it", "srun: command not found"),
+    ("--ppn 1", "--ppn 2"): ("each node has one torchrun", "2 and 0 torchruns"),
+    (":ngpus=2", ""): ("which sees both GPUs of its node", "select=2:ncpus=32:ngpus=2"),
+    (" --depth 32 --cpu-bind depth", ""): ("which share all of its cores", "`mpiexec --depth 32 --cpu-bind depth`"),
+    (f"{TORCHRUN} ", f"{TORCHRUN} --standalone "): ("all ranks meet", "trains on its own"),
+    ('head -n 1 "$PBS_NODEFILE"', 'scontrol show hostnames "$SLURM_JOB_NODELIST"'): ("all ranks meet", "no host"),
+    ('cd "$PBS_O_WORKDIR" || exit 1\n', ""): ("they find the files of the folder that you submit from", "home folder"),
+    ("ddp_resume.py", "ddp.py"): ("and continues where it stopped", "starts over"),
+}
+
+
 @pytest.fixture
 def written(tmp_path):
-    def write(*changes):
-        text = FINISHED
+    def write(*changes, text=FINISHED):
         for old, new in changes:
             assert old in text, old
             text = text.replace(old, new)
@@ -100,8 +123,22 @@ def test_a_planted_mistake_breaks_its_rule_and_the_hint_names_it(change, written
     assert words.lower() in verdict.hint.lower()
 
 
+@pytest.mark.parametrize("title", RIGHT_FOR_PBS)
+def test_a_right_script_for_pbs_passes(title, written):
+    verdict = check.pbs_job(written(*RIGHT_FOR_PBS[title], text=FOR_PBS))
+    assert verdict.passed is True, verdict
+
+
+@pytest.mark.parametrize("change", WRONG_FOR_PBS, ids=" -> ".join)
+def test_a_planted_mistake_in_a_script_for_pbs_gets_its_hint(change, written):
+    text, words = WRONG_FOR_PBS[change]
+    verdict = check.pbs_job(written(change, text=FOR_PBS))
+    assert (verdict.passed, verdict.failed) == (False, text), verdict
+    assert words in verdict.hint
+
+
 def test_a_script_that_never_ends_is_ended_and_one_with_an_error_shows_it(written, monkeypatch):
-    monkeypatch.setattr(slurm_dry_run, "LIMIT_S", 0.5)
+    monkeypatch.setattr(fake_programs, "LIMIT_S", 0.5)
     assert "had not ended after 0.5 s" in check.job(written(("first=", "sleep 60\nfirst="))).hint
     assert "no_such_program" in check.job(written((SRUN, f"set -e\nno_such_program\n{SRUN}"))).hint
 
@@ -113,13 +150,14 @@ def test_what_a_script_leaves_running_is_ended_as_slurm_does(written, tmp_path):
         psutil.Process(int(pid.read_text())).wait(5)
 
 
-def test_the_cell_writes_the_finished_script_and_its_stub_is_unsolved(tmp_path):
+def test_the_cells_write_scripts_that_pass_and_their_stubs_are_unsolved(tmp_path):
     for notebook, passed in zip(generate.pristine("10_compute_nodes"), (None, True), strict=True):
         cells = [cell.source for cell in notebook.cells]
-        [written] = [cell.partition("\n")[2] for cell in cells if cell.startswith("%%writefile")]
-        (tmp_path / "job.sh").write_text(written + "\n")
-        assert check.job(tmp_path / "job.sh").passed is passed
-    assert written + "\n" == FINISHED
+        slurm, pbs = [cell.partition("\n")[2] + "\n" for cell in cells if cell.startswith("%%writefile")]
+        for judge, text in ((check.job, slurm), (check.pbs_job, pbs)):
+            (tmp_path / "job.sh").write_text(text)
+            assert judge(tmp_path / "job.sh").passed is passed
+    assert pbs == FOR_PBS
 
 
 def test_here_the_nodes_run_the_script_with_the_options(tmp_path):
@@ -135,16 +173,10 @@ def test_it_has_a_rank_for_each_gpu_of_a_node_however_many_these_are(written):
 
 @needs("shellcheck")
 def test_shellcheck_finds_nothing_in_it():
-    ran = subprocess.run(["shellcheck", SCRIPTS / "job.sh"], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        ["shellcheck", SCRIPTS / "job.sh", SCRIPTS / "job_pbs.sh"], capture_output=True, text=True, timeout=60
+    )
     assert ran.returncode == 0, ran.stdout
-
-
-def test_products_of_matrices_are_timed_with_few_and_with_all_threads(team, capsys):
-    shared_s, all_s = threads.seconds_of_products(team)
-    cores = len(team.about()[0]["cores"])
-    assert 0 < shared_s < 60 and 0 < all_s < 60
-    share = max(1, cores // team.n)
-    assert f"threads per rank: {share} took {shared_s:.3f} s, {cores} took {all_s:.3f} s" in capsys.readouterr().out
 
 
 def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(tmp_path, capfd):

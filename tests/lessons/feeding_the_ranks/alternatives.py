@@ -7,7 +7,7 @@ WAIT = "batch = coming.result()"
 
 RIGHT = {
     "read_and_scatter": {
-        "Scatterv": """
+        "with displacements": """
             def read_and_scatter(comm, read, parts):
                 offsets, sizes = zip(*parts)
                 mine = np.empty(sizes[comm.rank], np.uint8)
@@ -18,50 +18,89 @@ RIGHT = {
                 comm.Scatterv(sending, mine)
                 return mine
             """,
+        "pickled pieces": """
+            def read_and_scatter(comm, read, parts):
+                pieces = None
+                if comm.rank == 0:
+                    sizes = [nbytes for _, nbytes in parts]
+                    pieces = np.split(read(parts[0][0], sum(sizes)), np.cumsum(sizes)[:-1])
+                return comm.scatter(pieces)
+            """,
         "messages": """
             def read_and_scatter(comm, read, parts):
                 if comm.rank > 0:
-                    return comm.recv(source=0)
+                    mine = np.empty(parts[comm.rank][1], np.uint8)
+                    comm.Recv(mine, source=0)
+                    return mine
                 sizes = [nbytes for _, nbytes in parts]
                 first, *others = np.split(read(parts[0][0], sum(sizes)), np.cumsum(sizes)[:-1])
                 for rank, piece in enumerate(others, 1):
-                    comm.send(piece, dest=rank)
+                    comm.Send(piece, dest=rank)
                 return first
+            """,
+        "everybody gets all": """
+            def read_and_scatter(comm, read, parts):
+                first = parts[0][0]
+                whole = np.empty(sum(nbytes for _, nbytes in parts), np.uint8)
+                if comm.rank == 0:
+                    whole = read(first, len(whole))
+                comm.Bcast(whole)
+                offset, nbytes = parts[comm.rank]
+                return whole[offset - first : offset - first + nbytes].copy()
+            """,
+        "an object for all": """
+            def read_and_scatter(comm, read, parts):
+                (first, _), (last, length) = parts[0], parts[-1]
+                whole = comm.bcast(read(first, last + length - first) if comm.rank == 0 else None)
+                offset, nbytes = parts[comm.rank]
+                return whole[offset - first :][:nbytes].copy()
             """,
     },
     "prefetch": {
-        "a queue": """
-            def prefetch(read, n):
-                import queue, threading
-                filled = queue.Queue(maxsize=1)
-                def fill():
-                    try:
-                        for i in range(n): filled.put((read(i), None))
-                    except Exception as error:
-                        filled.put((None, error))
-                threading.Thread(target=fill, daemon=True).start()
-                for _ in range(n):
-                    batch, error = filled.get()
-                    if error is not None: raise error
+        "a deque": """
+            def prefetch(read, n, helper):
+                from collections import deque
+                coming = deque(helper.submit(read, i) for i in range(min(1, n)))
+                for i in range(1, n + 1):
+                    batch = coming.popleft().result()
+                    if i < n: coming.append(helper.submit(read, i))
                     yield batch
             """,
         "two ahead": """
-            def prefetch(read, n):
-                with ThreadPoolExecutor(2) as helper:
-                    coming = [helper.submit(read, i) for i in range(min(2, n))]
-                    for i in range(n):
-                        batch = coming.pop(0).result()
-                        if i + 2 < n: coming.append(helper.submit(read, i + 2))
-                        yield batch
+            def prefetch(read, n, helper):
+                coming = [helper.submit(read, i) for i in range(min(2, n))]
+                for i in range(n):
+                    batch = coming.pop(0).result()
+                    if i + 2 < n: coming.append(helper.submit(read, i + 2))
+                    yield batch
             """,
         "submitted before the wait": """
-            def prefetch(read, n):
-                with ThreadPoolExecutor(1) as helper:
-                    following = helper.submit(read, 0) if n else None
-                    for i in range(n):
-                        coming = following
-                        following = helper.submit(read, i + 1) if i + 1 < n else None
-                        yield coming.result()
+            def prefetch(read, n, helper):
+                following = helper.submit(read, 0) if n else None
+                for i in range(n):
+                    coming = following
+                    following = helper.submit(read, i + 1) if i + 1 < n else None
+                    yield coming.result()
+            """,
+        "the last batch after the loop": """
+            def prefetch(read, n, helper):
+                if n == 0: return
+                coming = helper.submit(read, 0)
+                for i in range(1, n):
+                    batch = coming.result()
+                    coming = helper.submit(read, i)
+                    yield batch
+                yield coming.result()
+            """,
+        "a while loop": """
+            def prefetch(read, n, helper):
+                i = 0
+                coming = None
+                while i < n:
+                    batch = (coming or helper.submit(read, i)).result()
+                    i += 1
+                    coming = helper.submit(read, i) if i < n else None
+                    yield batch
             """,
     },
     "generator": {
@@ -75,35 +114,34 @@ RIGHT = {
 }
 WRONG = {
     "read_and_scatter": {
-        "all parts twice": ([("pieces = [", "read(first, 1)\n        pieces = [")], "rank 0 reads 2 times")
+        "all parts twice": ([("sending = [read", "read(0, 1)\n        sending = [read")], "rank 0 reads 2 times")
     },
     "prefetch": {
         "in turn": (
             """
-            def prefetch(read, n):
+            def prefetch(read, n, helper):
                 for i in range(n): yield read(i)
             """,
             check.READER_HINT,
         ),
         "waited for at once": (
             """
-            def prefetch(read, n):
-                with ThreadPoolExecutor(1) as helper:
-                    for i in range(n): yield helper.submit(read, i).result()
+            def prefetch(read, n, helper):
+                for i in range(n): yield helper.submit(read, i).result()
             """,
             check.SUBMIT_HINT,
         ),
         "everything first": (
             """
-            def prefetch(read, n):
-                yield from [read(i) for i in range(n)]
+            def prefetch(read, n, helper):
+                yield from list(helper.map(read, range(n)))
             """,
             "one is enough",
         ),
         "past the end": ([("if i + 1 < n:", "if True:")], "for the batches [0, 1, 2, 3, 4, 5, 6]"),
         "the future": ([(WAIT, "batch = coming")], "waits for the batch itself"),
         "the error swallowed": (
-            [(WAIT, "try: batch = coming.result()\n            except OSError: return")],
+            [(WAIT, "try: batch = coming.result()\n        except OSError: return")],
             "raises the error again",
         ),
         "not for none": ([(FIRST, "coming = helper.submit(read, 0)")], "for n = 0"),
@@ -112,12 +150,12 @@ WRONG = {
 }
 NEVER_ENDS = {
     "prefetch": {
-        "the thread dies and nobody is told": (
+        "nobody fills the queue after an error": (
             """
-            def prefetch(read, n):
-                import queue, threading
+            def prefetch(read, n, helper):
+                import queue
                 filled = queue.Queue(1)
-                threading.Thread(target=lambda: [filled.put(read(i)) for i in range(n)], daemon=True).start()
+                helper.submit(lambda: [filled.put(read(i)) for i in range(n)])
                 for _ in range(n): yield filled.get()
             """,
             "end silently",
