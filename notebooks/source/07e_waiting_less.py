@@ -221,7 +221,7 @@ print(f"one step late: {cost:.1f} points below synchronous")
 # - **Workers don't count equally.** Both workers draw their images from all of MNIST here. If each worker had a shard of its own,
 #   the network would learn mostly from the quick worker's shard.
 # - **Staleness can cost accuracy**, but a staleness of 1 is too little to be sure of it here. Compare the two printed numbers: only
-#   if the second is clearly larger than the first has your table shown a cost. With a hundred asynchronous workers, the
+#   if the second number is clearly larger than the first has your table shown a cost. With a hundred asynchronous workers, the
 #   staleness is about a hundred, and the learning rate has to go down. [07f](07f_trainer_and_generators.ipynb) raises the
 #   staleness until training breaks. (Here the asynchronous run takes twice as many steps at half the rate, so its weights
 #   move as far per image as those of the others.)
@@ -285,8 +285,8 @@ lesson.table(eight)[["ms per step", "mean staleness"]]
 # - A synchronous step takes as long as its slowest worker.
 # - Gradients that are applied one step late hide a straggler that roams, at a staleness of 1. Only a worker that's late
 #   twice in a row still holds the others up.
-# - One step of staleness doesn't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and its staleness grows with
-#   the number of workers.
+# - One step of staleness doesn't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and
+#   its staleness grows with the number of workers.
 #
 # **Sources.** Gradient lag: T. Kurth et al., arXiv:1810.01993. Parameter servers: J. Dean et al., *Large Scale Distributed Deep
 # Networks* (NIPS 2012). Backup workers: J. Chen et al., arXiv:1604.00981. Groups of synchronous ranks that are asynchronous to

@@ -27,7 +27,7 @@ def play_clipped_loss(clipped_loss: Callable, comm) -> Iterator[tuple]:
         new = (old + torch.tensor(ratios).log()).requires_grad_()
         loss = clipped_loss(new, old, advantage)
         (gradient,) = torch.autograd.grad(loss, new, allow_unused=True)
-        observed = f"the ratios of the two answers' digits were {ratios}, and the advantages 0.5 and -0.25."
+        observed = f"the digits' ratios were {ratios}, and the advantages 0.5 and -0.25."
         yield text, loss.detach(), observed
         yield f"{text}, in the gradient, too", gradient, observed
 
@@ -44,7 +44,7 @@ clipped_loss = played(
             "the optimizer makes the loss smaller, but a large advantage is good: change the sign.", ("-torch", "torch")
         ),
         Edit(
-            "it clips on both sides, so a digit that has moved the wrong way never comes back: take the smaller product.",
+            "it clips on both sides, so a digit that moved the wrong way never comes back: take the smaller product.",
             (PRODUCTS, "(advantage * clipped)"),
         ),
         Edit(
