@@ -28,7 +28,7 @@ class Profile:
     steps: int  # steps of a short run that is compared, not timed
     timeout_s: float  # limit for one run on the ranks
     feed_copies: int  # copies of the training images (47 MB each) in the file that the ranks read
-    feed_batches: int  # batches per rank in one epoch of a training fed from the file of images
+    feed_batches: int  # batches per rank in one epoch of a training run fed from the file of images
 
     @property
     def ranks_here(self) -> int:

@@ -15,8 +15,8 @@ written = partial(judge.own_or_solution, notebook=NOTEBOOK)
 LATE = ([[0.1, 0.2, 0.9, 0.3], [1.2, 1.1, 1.8, 1.4], [2.1, 2.3, 2.9, 2.0]], 3.2)
 LATE_ONCE = ([[0.48, 0.5, 0.44], [1.5, 1.0, 1.1], [2.45, 2.5, 2.46], [3.47, 3.5, 3.4]], 4.4)
 
-# When each rank left the Allreduce, by its own clock: rank 1's is 5 s behind and rank 2's 0.5 s ahead. In LEFT_LATE, rank
-# 1 leaves a little late once, and rank 2 a second late.
+# When each rank left the Allreduce, by its own clock: rank 1's is 5 s behind, and rank 2's 0.5 s ahead. In LEFT_LATE,
+# each of them leaves late once.
 LEFT = [[7.0, 2.0, 7.5], [8.0, 3.0, 8.5], [9.0, 4.0, 9.5]]
 LEFT_LATE = [[7.0, 2.1, 7.5], [8.0, 3.0, 9.5], [9.0, 4.0, 9.5], [10.0, 5.0, 10.5], [11.0, 6.0, 11.5]]
 
