@@ -275,7 +275,8 @@ lesson.table(eight)[["ms per step", "mean staleness"]]
 # Does it matter whether it's the same worker each time? Not to synchronous SGD, which takes 110 ms or a little more either way.
 # With your function it matters a lot: a roaming straggler almost disappears, because with eight workers the same one is rarely
 # late twice in a row. A fixed straggler costs as much as before. And do the others have to wait at all? In the last row nobody
-# waits, but the mean staleness is about 7.
+# waits, but the mean staleness is about 7. (If your synchronous steps take far more than 110 ms, other programs use your
+# cores.)
 #
 # So begin with synchronous SGD. If a straggler roams, one step of staleness takes away most of the waiting. If the straggler is
 # fixed, repair the node or drop it.

@@ -199,13 +199,6 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 # With aligned clocks, your function blames the right rank again. (The offset is exact only to the time by which one rank
 # leaves a collective after another, so don't look for shorter delays than that.)
 #
-# On a GPU, `Allreduce` begins when its stream gets there, long after Python called it. So record a
-# `torch.cuda.Event(enable_timing=True)` on the stream before the collective and another one after it. Once both have happened,
-# `before.elapsed_time(after)` is the collective's duration in milliseconds. Since all ranks leave together, the straggler is
-# the rank with the *shortest* collectives, and you need no common clock. PyTorch's *flight recorder*, which
-# [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the
-# collective, so that isn't the arrival.)
-#
 # ## More than perfect
 #
 # Here's a published log that looks impossible: 132, 77, 5.8 and 3.2 seconds per epoch on 1, 2, 4 and 8 ranks. That's 23 times
@@ -374,6 +367,14 @@ lesson.figures.beside_messages(
 # To see every operation, open a file of `build/08b_traces` in [Perfetto](https://ui.perfetto.dev), which reads it in your
 # browser without sending it anywhere. On a GPU, add `ProfilerActivity.CUDA` to the activities, and each stream gets a row of
 # its own. NVIDIA's Nsight Systems (`nsys profile`) also records what the rest of the machine does.
+#
+# And how do you get the arrival times for your two functions? On a GPU, a collective begins when its stream gets there, which
+# can be long after Python called it. So record a
+# `torch.cuda.Event(enable_timing=True)` on the stream before the collective and another one after it. Once both have happened,
+# `before.elapsed_time(after)` is the collective's duration in milliseconds. Since all ranks leave together, the straggler is
+# the rank with the *shortest* collectives, and you need no common clock. PyTorch's *flight recorder*, which
+# [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the
+# collective, so that isn't the arrival.)
 #
 # ## Deeper: arithmetic or memory?
 #
