@@ -251,8 +251,8 @@ lesson.figures.rewards(plain + clipped)
 
 # %% [markdown]
 # Both losses learn at a staleness of 0, and yours should get further than the plain one. But no ratio turns old texts into new
-# ones, so training breaks with your loss as well, only later. That's why real systems *bound* the staleness: a generator that would get
-# too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
+# ones, so training breaks with your loss as well, only later. That's why real systems *bound* the staleness: a generator that
+# would get too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
 #
 # So how old may the weights be? The legend answers for your GPT and your learning rate: choose a staleness below the one at which
 # your loss breaks. One step is all you need to stop the turns, if all answers take equally long. Noukhovitch et al. (2025)

@@ -67,10 +67,10 @@ lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": 
 guess.compare(100 * late.shares()[0]["waiting"])
 
 # %% [markdown]
-# A dashed line marks where the first rank begins a step. Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours
-# waits too, another program on your machine has slowed down a healthy rank.) At first sight, the logs tell the opposite story.
-# A healthy rank's log looks bad, with "most of the step in `Allreduce`", and the slow rank's log looks perfect. The network has
-# nothing to do with it.
+# A dashed line marks where the first rank begins a step. Look at the colors. Every rank but one is striped with waiting, and
+# the one that *never waits* is the slow one. (If yours waits too, another program on your machine has slowed down a healthy
+# rank.) At first sight, the logs tell the opposite story. A healthy rank's log looks bad, with "most of the step in
+# `Allreduce`", and the slow rank's log looks perfect. The network has nothing to do with it.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. The more ranks there are, the more
 # likely one of them is late.
@@ -188,7 +188,7 @@ lesson.check.clock_offsets(clock_offsets)
 # %%
 offsets = lesson.check.written(clock_offsets)(left_s)
 aligned_s = [
-    [moment_s - ahead_s for moment_s, ahead_s in zip(step, offsets)]
+    [moment_s - ahead_s for moment_s, ahead_s in zip(step, offsets, strict=True)]
     for step in arrived_s
 ]
 waiting, rank = lesson.check.written(straggler)(aligned_s, seconds)
@@ -369,12 +369,12 @@ lesson.figures.beside_messages(
 # its own. NVIDIA's Nsight Systems (`nsys profile`) also records what the rest of the machine does.
 #
 # And how do you get the arrival times for your two functions? On a GPU, a collective begins when its stream gets there, which
-# can be long after Python called it. So record a
-# `torch.cuda.Event(enable_timing=True)` on the stream before the collective and another one after it. Once both have happened,
-# `before.elapsed_time(after)` is the collective's duration in milliseconds. Since all ranks leave together, the straggler is
-# the rank with the *shortest* collectives, and you need no common clock. PyTorch's *flight recorder*, which
-# [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the
-# collective, so that isn't the arrival.)
+# can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the collective and
+# another one after it. Once both have happened, `before.elapsed_time(after)` is the collective's duration in milliseconds.
+# Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you need no common clock.
+# PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives
+# if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the collective, so that isn't the
+# arrival.)
 #
 # ## Deeper: arithmetic or memory?
 #
