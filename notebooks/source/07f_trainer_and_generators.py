@@ -1,8 +1,8 @@
 # %% [markdown] track="large batches"
 # # A trainer and its generators
 #
-# A language model learns arithmetic from its own answers: half of your GPUs write answers, and the other half trains on the right
-# ones. If they take turns, one half always waits. If they don't, the trainer learns from answers that older weights wrote. How
+# A language model learns arithmetic from its own answers: half of your GPUs write answers, and the other half trains on these
+# answers. If the halves take turns, one of them always waits. If they don't, the trainer learns from answers that older weights wrote. How
 # old may these weights be?
 #
 # **You will** write the loss with which a trainer learns from old answers, and measure at which age training breaks, with your
@@ -174,8 +174,8 @@ lesson.figures.rewards(plain)
 #
 # PPO (Schulman et al. 2017) also *clips* the ratio to the range from 0.8 to 1.2. Once a digit's probability has changed by 20 % in
 # the direction that its advantage asks for, the digit stops pushing. But if the probability has changed in the *other*
-# direction, the digit still has to push. So PPO computes the product of advantage and ratio with the clipped ratio
-# and without clipping, and takes the smaller product.
+# direction, the digit still has to push. So PPO multiplies the advantage by the ratio and by the clipped
+# ratio, and takes the smaller product.
 #
 # ### Exercise 1 (normal): a clipped loss
 #
@@ -255,7 +255,7 @@ lesson.figures.rewards(plain + clipped)
 # would get too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
 #
 # So how old may the weights be? The legend answers for your GPT and your learning rate: choose a staleness below the one at which
-# your loss breaks. One step is all you need to stop the turns, if all answers take equally long. Noukhovitch et al. (2025)
+# your loss breaks. If all answers take equally long, a staleness of 1 is enough to end the taking of turns. Noukhovitch et al. (2025)
 # trained a chatbot of 8 billion parameters about 40 % faster that way, and it ended as good as the synchronous one.
 #
 # *Write down:* all answers here take equally long. Why would generators whose answers have very different lengths need more
