@@ -2,8 +2,8 @@
 # # A trainer and its generators
 #
 # A language model learns arithmetic from its own answers: half of your GPUs write answers, and the other half trains on these
-# answers. If the halves take turns, one of them always waits. If they don't, the trainer learns from answers that older weights wrote. How
-# old may these weights be?
+# answers. If the halves take turns, one of them always waits. If they don't, the trainer learns from answers that older weights
+# wrote. How old may these weights be?
 #
 # **You will** write the loss with which a trainer learns from old answers, and measure at which age training breaks, with your
 # loss and without it.
@@ -254,9 +254,10 @@ lesson.figures.rewards(plain + clipped)
 # ones, so training breaks with your loss as well, only later. That's why real systems *bound* the staleness: a generator that
 # would get too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
 #
-# So how old may the weights be? The legend answers for your GPT and your learning rate: choose a staleness below the one at which
-# your loss breaks. If all answers take equally long, a staleness of 1 is enough to end the taking of turns. Noukhovitch et al. (2025)
-# trained a chatbot of 8 billion parameters about 40 % faster that way, and it ended as good as the synchronous one.
+# So how old may the weights be? The legend answers for your GPT and your learning rate: choose a staleness below the one at
+# which your loss breaks. If all answers take equally long, a staleness of 1 is enough to end the taking of turns. Noukhovitch
+# et al. (2025) trained a chatbot of 8 billion parameters about 40 % faster that way, and it ended as good as the synchronous
+# one.
 #
 # *Write down:* all answers here take equally long. Why would generators whose answers have very different lengths need more
 # staleness than ours, before nobody waits? And why might a smaller learning rate let you allow more?
