@@ -1,4 +1,4 @@
-"""How long does a training wait for its DataLoader? Start it with: python loader.py times.json [batches] [repeats]"""
+"""How long does training wait for its DataLoader? Start it with: python loader.py times.json [batches] [repeats]"""
 
 import argparse
 import json

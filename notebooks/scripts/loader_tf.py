@@ -1,4 +1,4 @@
-"""How long does a training wait for tf.data? Start it with: python loader_tf.py times.json [batches] [repeats]"""
+"""How long does training wait for tf.data? Start it with: python loader_tf.py times.json [batches] [repeats]"""
 
 import argparse
 import json

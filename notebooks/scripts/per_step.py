@@ -2,7 +2,7 @@
 
 It needs torchft (pip install torchft), which has wheels for Linux on x86-64. There's no checkpoint on a disk: a rank
 that comes back takes the weights from one that never stopped. While it's away, a step has fewer images, so the final
-weights aren't those of a training without faults.
+weights aren't those of a run without faults.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 # wait. Does it matter whether it's the same worker each time? And do the others have to wait at all?
 #
 # **You will** write a training loop in which gradients arrive one step late, so that nobody waits for a worker that's late once.
-# Then you'll compare it with a run that never waits, and see what both cost you.
+# Then you'll compare it with a run that never waits, see what both cost you, and put all three to work on eight workers.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -24,10 +24,11 @@ team.push(steps=steps)
 # ## Everybody waits for the slowest
 #
 # The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a
-# hot node. A *roaming* one is a different worker each time.
+# hot node. A *roaming* straggler is a different worker each time, for example wherever another program happens to run.
 #
-# Here two workers train on MNIST, ranks 1 and 2. They take turns: in every step, one is 20 ms late. Rank 0 sleeps until it gets
-# a job further down.
+# Here two workers train on MNIST, ranks 1 and 2. In every step, one of them sleeps for 20 ms before it hands in its gradient. The
+# workers take turns: rank 1 is late in the first step, rank 2 in the second, and so on. Rank 0 sleeps until it gets a job
+# further down.
 
 # %%
 # %%ranks --timeout 300
@@ -36,14 +37,33 @@ from mpi4py import MPI
 from lessons import waiting_less as lesson
 
 workers = lesson.Workers(MPI.COMM_WORLD, late_s=0.02)
-synchronous = workers.train("synchronous", "roaming", steps)
+in_turn = workers.train("synchronous", "in turn", steps)
 
 # %%
-synchronous = team.pull("synchronous")[0]
-lesson.figures.timelines([synchronous])
+in_turn = team.pull("in_turn")[0]
+print(f"{in_turn['ms per step']:.1f} ms per step")
+lesson.figures.timelines([in_turn])
 
 # %% [markdown]
-# Each worker is late only in every *second* step. Yet every step takes 20 ms longer, because whoever is on time has to wait.
+# Each worker is late in every *second* step, so it sleeps for 10 ms per step on average. How much of your step is the
+# straggler's doing? Run the same thing with nobody late.
+
+# %%
+guess = predict(
+    "How long does a synchronous step take if nobody is late?", 0, 40, unit="ms"
+)
+guess
+
+# %%
+# %%ranks --timeout 300
+nobody = workers.train("synchronous", "nobody", steps)
+
+# %%
+nobody = team.pull("nobody")[0]
+guess.compare(nobody["ms per step"])
+
+# %% [markdown]
+# You pay for about 20 ms in *every* step, not for 10, because whoever is on time has to wait.
 #
 # ## One step late
 #
@@ -103,13 +123,16 @@ def one_step_late(start_average, gradient, weights, lr, steps):
 # %%
 lesson.check.one_step_late(one_step_late)
 
+# %% [markdown]
+# Turns are the best case, because then nobody is late twice in a row. Chance isn't as kind. In the second of the next three
+# runs, chance chooses who is late in each step. (The random numbers have a fixed seed, so all runs draw the same workers.)
+
 # %%
 guess = predict(
-    "With a roaming straggler, "
-    "a synchronous step takes how many times as long as yours?",
-    1,
-    3,
-    unit="times",
+    "With your function, how long does a step take if chance chooses who is late?",
+    0,
+    40,
+    unit="ms",
 )
 guess
 
@@ -118,19 +141,23 @@ team.push(train=lesson.check.written(one_step_late))
 
 # %%
 # %%ranks --timeout 300
-late = workers.train("lag_sync", "roaming", steps, train=train)
-late_fixed = workers.train("lag_sync", "fixed", steps, train=train)
+late = [
+    workers.train("lag_sync", straggler, steps, train=train)
+    for straggler in ("in turn", "at random", "fixed")
+]
 
 # %%
-late, late_fixed = team.pull("late")[0], team.pull("late_fixed")[0]
-guess.compare(synchronous["ms per step"] / late["ms per step"])
+late_in_turn, late_at_random, late_fixed = team.pull("late")[0]
+guess.compare(late_at_random["ms per step"])
 
 # %%
-lesson.figures.timelines([synchronous, late, late_fixed])
+lesson.figures.timelines([in_turn, late_in_turn, late_at_random, late_fixed])
 
 # %% [markdown]
-# With your function, the delays of the two workers overlap instead of adding up, so most of the gaps are gone. But look
-# at the last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
+# If the workers take turns, their delays overlap with your function instead of adding up, so most of the gaps are gone. If
+# chance chooses, some gaps come back. Look for a worker that's late twice in a row: it has no step in between to catch up, so the
+# other worker waits after all. In the last panel, the same worker is late in *every* step. It never catches up, and the quick
+# worker waits as before.
 #
 # Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
 # DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
@@ -154,200 +181,117 @@ guess
 # %%
 # %%ranks --timeout 300
 others = [
-    workers.train(mode, "fixed", steps)
-    for mode in ("synchronous", "asynchronous", "asynchronous")
+    workers.train(mode, straggler, steps)
+    for mode, straggler in (
+        ("asynchronous", "nobody"),
+        ("synchronous", "fixed"),
+        ("asynchronous", "fixed"),
+        ("asynchronous", "fixed"),
+    )
 ]
 
 # %%
 others = team.pull("others")[0]
-guess.compare(others[0]["ms per step"] / others[1]["ms per step"])
+never_nobody, fixed, never, again = others
+guess.compare(fixed["ms per step"] / never["ms per step"])
 
 # %%
-lesson.table([synchronous, late, late_fixed, *others])
+lesson.figures.timelines([fixed, never])
 
 # %%
-lesson.figures.timelines(others[:2])
+lesson.table(
+    [nobody, never_nobody, in_turn, late_in_turn, late_at_random, late_fixed]
+    + [fixed, never, again]
+)
+
+# %%
+luck = 100 * abs(never["test accuracy"] - again["test accuracy"])
+cost = 100 * (in_turn["test accuracy"] - late_in_turn["test accuracy"])
+print(f"the same asynchronous run, twice: {luck:.1f} points of accuracy apart")
+print(f"one step late: {cost:.1f} points below synchronous")
 
 # %% [markdown]
 # The asynchronous run is faster, because the quick worker computes more of the gradients. (Local SGD wouldn't help. If both
-# workers take 10 steps alone before they average their weights, as in [07c](07c_less_communication.ipynb), the quick one waits
+# workers take 10 steps alone before they average their weights, as in [07c](07c_less_communication.ipynb), the quick worker waits
 # only every tenth step, but ten times as long.) But there's a price:
 #
-# - **Staleness can cost accuracy** while the network still learns fast. Can you see it in the table? The last two rows
-#   are the same run, so compare their difference with that between the modes. With two asynchronous workers, the mean
-#   staleness is about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the
-#   asynchronous run takes twice as many steps at half the rate, so its weights move as far per image as those of the
-#   others.)
-# - **You lose reproducibility.** The two asynchronous runs have the same seed, and end with different weights. The
-#   straggler doesn't change the arithmetic of the other modes: compare the two synchronous rows, and the two that are
-#   one step late.
+# - **You lose reproducibility.** The last two rows are the same run with the same seed, and it ends with different weights.
+#   A straggler doesn't change the arithmetic of the other modes: all synchronous rows end with the same weights, and so do
+#   all rows that are one step late.
+# - **Workers don't count equally.** Both workers draw their images from all of MNIST here. If each worker had a shard of its own,
+#   the network would learn mostly from the quick worker's shard.
+# - **Staleness can cost accuracy**, but a staleness of 1 is too little to be sure of it here. Compare the two printed numbers: only
+#   if the second number is clearly larger than the first has your table shown a cost. With a hundred asynchronous workers, the
+#   staleness is about a hundred, and the learning rate has to go down. [07f](07f_trainer_and_generators.ipynb) raises the
+#   staleness until training breaks. (Here the asynchronous run takes twice as many steps at half the rate, so its weights
+#   move as far per image as those of the others.)
 #
-# So begin with synchronous SGD. If a straggler roams, one step of staleness takes away most of the waiting, and all of
-# it if nobody is late by more than a step. (Here, a worker is late by several steps' computing. But in two steps, each
-# worker is late once, so they share the delay.) If the straggler is fixed, repair the node or drop it.
+# ## Eight workers
 #
-# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`. Which mode costs the most when nobody is late?
-#
-# ## Deeper: a trainer and its generators
-#
-# Today, you meet asynchrony mostly in reinforcement learning of language models. *Generators* write answers, a program checks
-# them, and a *trainer* makes answers with a high reward more likely. If they take turns, half of the machines wait. So the
-# generators write the next answers while the trainer still learns from the last ones. Their weights are then a few steps old.
-# How old may they be?
-#
-# Rank 0 is the trainer here, and ranks 1 and 2 are generators. A tiny GPT gets a number and writes three digits, which should
-# add up to that number. A program can check this in one line:
+# Now you can answer the question at the top. Nine ranks start: a server and eight workers. A gradient takes 100 ms, and one
+# worker per step needs 110. (The slow computing is emulated: each worker computes its gradient, then sleeps until its time is
+# over. So two cores are enough for eight workers.)
 
 # %%
-# %%ranks
-import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-comm = MPI.COMM_WORLD
-
-
-def reward(texts):
-    """[n]: 1 for each text whose digits add up to its prompt, 0 for any other text."""
-    return (texts[:, 1:].sum(dim=1) == texts[:, 0]).float()
-
-
-# %% [markdown]
-# The trainer keeps its weights in float32, a tensor per layer. A generator only reads them, so it gets one flat message in bf16,
-# which is half as large. It sends back its texts, each of which is a prompt and an answer, and how likely each digit was under
-# *its* weights.
-
-# %%
-# %%ranks
-def generate(mail, policy, seed, steps, staleness):
-    """Write texts for each step, with the weights of `staleness` steps earlier."""
-    random = torch.Generator().manual_seed(10 * seed + comm.rank)
-    flat = parameters_to_vector(policy.parameters()).bfloat16()
-    for step in range(steps):
-        if step > staleness:
-            flat = mail.receive(flat.shape, torch.bfloat16, rank=0)
-        vector_to_parameters(flat.float(), policy.parameters())
-        # 8 answers to each of 8 prompts
-        prompts = torch.randint(9, 19, (8,), generator=random).repeat_interleave(8)
-        texts = policy.write(prompts, random)
-        mail.send(texts, rank=0)
-        mail.send(policy.log_probabilities(texts), rank=0)
-
-
-# %% [markdown]
-# An answer's *advantage* is its reward minus the mean reward of the eight answers to the same prompt. (GRPO, by Shao et al. 2024,
-# also divides by their standard deviation.) The *policy gradient* makes a digit more likely if its answer's advantage is
-# positive, and less likely if it's negative.
-#
-# This is right only for texts that the trainer's own weights wrote. With old weights, some digits turn up more often than they
-# would now. The *importance ratio* corrects for that: how many times as likely is a digit under the trainer's weights as under
-# the generator's? PPO (Schulman et al. 2017) also *clips* the ratio. Once a digit's probability has changed by 20 % in the
-# direction that its advantage asks for, the digit stops pushing.
-
-# %%
-# %%ranks
-def loss(new, old, advantage, ratios):
-    """The loss, from log-probabilities [n, 3] of digits and from advantages [n, 1].
-
-    The probabilities are those under the trainer's weights and a generator's.
-    """
-    if not ratios:
-        return -(advantage * new).mean()
-    ratio = (new - old).exp()
-    return -torch.minimum(advantage * ratio, advantage * ratio.clip(0.8, 1.2)).mean()
-
-
-def learn(mail, policy, steps, staleness, ratios):
-    """Train with all generators' texts, and send them new weights as they need them."""
-    generators = range(1, comm.size)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=0.003)
-    for step in range(steps):
-        texts = torch.cat(
-            [mail.receive((64, 4), torch.int64, rank) for rank in generators]
-        )
-        old = torch.cat(
-            [mail.receive((64, 3), torch.float32, rank) for rank in generators]
-        )
-        groups = reward(texts).view(-1, 8)
-        advantage = (groups - groups.mean(dim=1, keepdim=True)).view(-1, 1)
-        optimizer.zero_grad()
-        loss(policy.log_probabilities(texts), old, advantage, ratios).backward()
-        optimizer.step()
-        if step + 1 + staleness < steps:
-            flat = parameters_to_vector(policy.parameters()).bfloat16()
-            for rank in generators:
-                mail.send(flat, rank)
-
-
-# %%
-team.push(rl_steps=200, seeds=[1] if sizes.name == "quick" else [1, 2, 3])
 guess = predict(
-    "Without ratios, at which staleness does the trained GPT give "
-    "a fifth fewer right answers than at 0?",
-    low=1,
-    high=16,
-    unit="steps",
+    "With your function, how long does a step of eight workers take "
+    "if chance chooses who needs 110 ms?",
+    95,
+    115,
+    unit="ms",
 )
 guess
 
 # %%
+team = ranks.start(9)
+team.push(
+    train=lesson.check.written(one_step_late),
+    steps=15 if sizes.name == "quick" else 40,
+)
+
+# %%
 # %%ranks --timeout 300
-from itertools import product
+from mpi4py import MPI
 
+from lessons import waiting_less as lesson
 
-def run(seed, staleness, ratios):
-    mail, policy = lesson.Mail(comm), lesson.Policy(seed)
-    if comm.rank == 0:
-        learn(mail, policy, rl_steps, staleness, ratios)
-    else:
-        generate(mail, policy, seed, rl_steps, staleness)
-    mail.close()
-    texts = policy.write(
-        torch.arange(9, 19).repeat(50), torch.Generator().manual_seed(seed)
-    )
-    return {
-        "staleness": staleness,
-        "ratios": ratios,
-        "reward": reward(texts).mean().item(),
-    }
-
-
-runs = [run(*chosen) for chosen in product(seeds, (0, 1, 2, 4, 8, 16), (False, True))]
+workers = lesson.Workers(MPI.COMM_WORLD, late_s=0.01, gradient_s=0.1)
+eight = [
+    workers.train("synchronous", "at random", steps),
+    workers.train("synchronous", "fixed", steps),
+    workers.train("lag_sync", "at random", steps, train=train),
+    workers.train("lag_sync", "fixed", steps, train=train),
+    workers.train("asynchronous", "fixed", steps),
+]
 
 # %%
-runs = team.pull("runs")[0]
-guess.compare(lesson.figures.breaks_at(runs, ratios=False))
+eight = team.pull("eight")[0]
+guess.compare(eight[2]["ms per step"])
 
 # %%
-lesson.figures.rewards(runs)
+lesson.table(eight)[["ms per step", "mean staleness"]]
 
 # %% [markdown]
-# The legend says where your runs broke. Without ratios, ours broke at a staleness of 2, because old texts keep pushing digits
-# whose probability has already changed. With clipped ratios, training got through a staleness of 4. But no ratio turns old texts
-# into new ones, and at 8 it broke as well. That's why real systems *bound* the staleness: a generator that would get too far
-# ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
+# Does it matter whether it's the same worker each time? Not to synchronous SGD, which takes 110 ms or a little more either way.
+# With your function it matters a lot: a roaming straggler almost disappears, because with eight workers the same one is rarely
+# late twice in a row. A fixed straggler costs as much as before. And do the others have to wait at all? In the last row nobody
+# waits, but the mean staleness is about 7. (If your synchronous steps take far more than 110 ms, other programs use your
+# cores.)
 #
-# At 0, the trainer waits for the generators, and they wait for the trainer. From 1 on, they work at the same time. (You'd hardly
-# see that in times here, unless each rank has a core of its own.) Noukhovitch et al. (2025) trained a chatbot of 8 billion
-# parameters about 40 % faster that way, and it ended as good as the synchronous one.
-#
-# *Write down:* all answers here take equally long. Why would generators whose answers have very different lengths need more
-# staleness than ours, before nobody waits? And why might a smaller learning rate let you allow more?
-#
-# *Try it:* is it the ratio that helps, or the clip? Take `.clip(0.8, 1.2)` out of `loss`, and run the cells from there on
-# again.
+# So begin with synchronous SGD. If a straggler roams, one step of staleness takes away most of the waiting. If the straggler is
+# fixed, repair the node or drop it.
 #
 # ## Remember
 #
 # - A synchronous step takes as long as its slowest worker.
-# - Gradients that are applied one step late hide a roaming straggler, at a staleness of 1.
-# - They don't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and its staleness grows with
-#   the number of workers.
+# - Gradients that are applied one step late hide a straggler that roams, at a staleness of 1. Only a worker that's late
+#   twice in a row still holds the others up.
+# - One step of staleness doesn't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and
+#   its staleness grows with the number of workers.
 #
 # **Sources.** Gradient lag: T. Kurth et al., arXiv:1810.01993. Parameter servers: J. Dean et al., *Large Scale Distributed Deep
 # Networks* (NIPS 2012). Backup workers: J. Chen et al., arXiv:1604.00981. Groups of synchronous ranks that are asynchronous to
-# each other: T. Kurth et al., arXiv:1708.05256. Asynchronous reinforcement learning: W. Fu et al., arXiv:2505.24298 (AReaL), and M.
-# Noukhovitch et al., arXiv:2410.18252. Clipped ratios: J. Schulman et al., arXiv:1707.06347 (PPO). Groups: Z. Shao et al.,
-# arXiv:2402.03300 (GRPO).
+# each other: T. Kurth et al., arXiv:1708.05256.
 
 # %%
 ranks.stop()

@@ -5,13 +5,15 @@
 # `Allreduce` is also where a rank waits for the others, so the same 60 % may mean that one rank has a hot GPU, a slow disk, or
 # a neighbor on its cores. How do you tell the two apart?
 #
-# **You will** record what every rank does with its time, step by step, and find the slow rank at a glance. Then you'll make a
-# speed-up of more than 2 on 2 ranks on purpose, and write the function that would have caught it.
+# **You will** record what every rank does with its time, step by step, and find the slow rank, even if each host has a clock of
+# its own. Then you'll make a speed-up of more than 2 on 2 ranks on purpose, and write the function that would have caught it.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do
 # [08_scaling_curves](08_scaling_curves.ipynb) first.
 
 # %%
+import statistics
+
 from workshop_lib import TrainOptions, paths, predict, profile, ranks
 
 from lessons import where_the_time_goes as lesson
@@ -29,7 +31,7 @@ team
 # last rank arrives, and from then on all of them *communicate*. Everything else counts as *computing*, including reading data.
 #
 # `traced` trains for some steps and returns the rank's *trace*: when each step began and ended, and when the rank was in
-# `Allreduce`, by a clock that all ranks share.
+# `Allreduce`. All ranks run on one host here, so they read the same clock.
 
 # %%
 # %%ranks
@@ -40,14 +42,7 @@ from lessons import where_the_time_goes as lesson
 comm = MPI.COMM_WORLD
 even = lesson.traced(steps)
 
-# %%
-even = lesson.timeline(team.pull("even"), last_steps=6)
-lesson.step_figures.steps({"all ranks alike": even})
-
 # %% [markdown]
-# A dashed line marks where the first rank begins a step. Even here some rank nearly always waits a little, because no two ranks
-# are equally fast in every step.
-#
 # ## A straggler
 #
 # Now the last rank sleeps for 20 ms in each step. In a real job, the reason may be a hot GPU, or a shard with longer sentences.
@@ -64,6 +59,7 @@ late = lesson.traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
 
 # %%
 late_trace = team.pull("late")
+even = lesson.timeline(team.pull("even"), last_steps=6)
 late = lesson.timeline(late_trace, last_steps=6)
 lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
@@ -71,10 +67,10 @@ lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": 
 guess.compare(100 * late.shares()[0]["waiting"])
 
 # %% [markdown]
-# Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours
-# waits too, another program on your machine has slowed down a healthy rank.) At first sight, the logs tell the opposite story.
-# A healthy rank's log looks bad, with "most of the step in `Allreduce`", and the slow rank's log looks perfect. The network has
-# nothing to do with it.
+# A dashed line marks where the first rank begins a step. Look at the colors. Every rank but one is striped with waiting, and
+# the one that *never waits* is the slow one. (If yours waits too, another program on your machine has slowed down a healthy
+# rank.) At first sight, the logs tell the opposite story. A healthy rank's log looks bad, with "most of the step in
+# `Allreduce`", and the slow rank's log looks perfect. The network has nothing to do with it.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. The more ranks there are, the more
 # likely one of them is late.
@@ -127,11 +123,81 @@ lesson.check.straggler(straggler)
 # Ask it about the run with a late rank:
 
 # %%
-waiting, rank = lesson.check.written(straggler)(*lesson.tracing.arrivals(late_trace))
+arrived_s, _, seconds = lesson.tracing.arrivals(late_trace)
+waiting, rank = lesson.check.written(straggler)(arrived_s, seconds)
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
-# *Break it:* make rank 0 late instead, or all ranks equally late. When does nobody wait even though everybody is slow?
+# If the straggler roams, as in [07e](07e_waiting_less.ipynb), all ranks wait about equally long, and no rank is to blame.
+#
+# ## Two hosts, two clocks
+#
+# On several hosts, each host has its own clock. Let's emulate a second host for the last rank, whose clock is 5 s behind, and
+# call your function again:
+
+# %%
+hosts = [*late_trace[:-1], lesson.tracing.shifted(late_trace[-1], -5)]
+arrived_s, left_s, seconds = lesson.tracing.arrivals(hosts)
+waiting, rank = lesson.check.written(straggler)(arrived_s, seconds)
+print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
+
+# %% [markdown]
+# Now a healthy rank gets the blame, and the last rank seems to wait for longer than the run took. But you don't need better
+# clocks. Nobody can leave an `Allreduce` before the last rank has arrived, and then all ranks leave it at almost the same moment.
+# So all clocks have seen one common moment in each step: the end of its collective.
+#
+# ### Exercise 2 (warm-up): align the clocks
+#
+# With this function you can compare traces from any number of hosts. How far is each rank's clock ahead of rank 0's? Sometimes
+# the operating system lets a rank leave late, so take the median over the steps.
+#
+# <details><summary>Hint</summary>
+#
+# In one step, three ranks leave at 3.0, 8.0 and 2.5 by their own clocks. How far is rank 1's clock ahead, and how far rank 2's?
+# `statistics.median` takes a list.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of clock_offsets}
+#
+# </details>
+
+
+# %%
+def clock_offsets(left_s):
+    """How many seconds each rank's clock is ahead of rank 0's: a list, 0 for rank 0.
+
+    left_s: for each step, the moment when each rank left the Allreduce, by its own
+    clock. The result is the median over the steps.
+    """
+    # <solution>
+    offsets = []
+    for rank in range(len(left_s[0])):
+        ahead_s = [step[rank] - step[0] for step in left_s]
+        offsets.append(statistics.median(ahead_s))
+    return offsets
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.clock_offsets(clock_offsets)
+
+# %%
+offsets = lesson.check.written(clock_offsets)(left_s)
+aligned_s = [
+    [moment_s - ahead_s for moment_s, ahead_s in zip(step, offsets, strict=True)]
+    for step in arrived_s
+]
+waiting, rank = lesson.check.written(straggler)(aligned_s, seconds)
+print(f"clocks ahead of rank 0's: {[f'{ahead_s:.3f} s' for ahead_s in offsets]}")
+print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
+
+# %% [markdown]
+# With aligned clocks, your function blames the right rank again. (The offset is exact only to the time by which one rank
+# leaves a collective after another, so don't look for shorter delays than that.)
 #
 # ## More than perfect
 #
@@ -190,7 +256,7 @@ guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 # probably why, but we can't be sure, because the log records neither threads nor binding. (If your square of two free threads
 # is slow, too, another program took one of the cores.)
 #
-# ### Exercise 2 (normal): a fair baseline
+# ### Exercise 3 (normal): a fair baseline
 #
 # Write a function that doesn't fall for such a baseline. Leave out every run in which a rank has fewer cores than threads. Then
 # compare each remaining run with the run on 1 rank that has *the same number of threads*.
@@ -301,6 +367,14 @@ lesson.figures.beside_messages(
 # To see every operation, open a file of `build/08b_traces` in [Perfetto](https://ui.perfetto.dev), which reads it in your
 # browser without sending it anywhere. On a GPU, add `ProfilerActivity.CUDA` to the activities, and each stream gets a row of
 # its own. NVIDIA's Nsight Systems (`nsys profile`) also records what the rest of the machine does.
+#
+# And how do you get the arrival times for your two functions? On a GPU, a collective begins when its stream gets there, which
+# can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the collective and
+# another one after it. Once both have happened, `before.elapsed_time(after)` is the collective's duration in milliseconds.
+# Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you need no common clock.
+# PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives
+# if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the collective, so that isn't the
+# arrival.)
 #
 # ## Deeper: arithmetic or memory?
 #
@@ -436,7 +510,7 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 # ## Remember
 #
 # - A rank that's in `Allreduce` for long may be sending, or just waiting. Its own clock can't tell which, but the clocks of all
-#   ranks can.
+#   ranks can. The ends of collectives align these clocks.
 # - The straggler is the rank that doesn't wait. Every rank pays for it.
 # - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
 # - Set threads and binding yourself, and write both next to every number.
@@ -449,7 +523,8 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 # (Communications of the ACM 52, 2009). Model-FLOPs utilization: A. Chowdhery et al., *PaLM* (arXiv:2204.02311, appendix B); A.
 # Dubey et al., *The Llama 3 Herd of Models* (arXiv:2407.21783). Compiling: J. Ansel et al., *PyTorch 2* (ASPLOS 2024), and
 # PyTorch's [questions on torch.compile](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html), for DDP's buckets;
-# [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks. Stragglers: J. Dean and L. Barroso, *The Tail at Scale*
+# [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks. Durations on a GPU: PyTorch's documentation of
+# `torch.cuda.Event`, and its tutorial *Flight Recorder for Debugging Stuck Jobs*. Stragglers: J. Dean and L. Barroso, *The Tail at Scale*
 # (Communications of the ACM 56, 2013).
 
 # %%

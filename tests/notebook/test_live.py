@@ -1,4 +1,4 @@
-"""What the notebook shows of a training, from hand-made messages of its ranks."""
+"""What the notebook shows of a training run, from hand-made messages of its ranks."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -60,7 +60,7 @@ def watched():
 
 
 def saved_in_the_epoch(copy: Path):
-    """Keep a checkpoint from within the epoch in this file, as a training that is killed there would."""
+    """Keep a checkpoint from within the epoch in this file, as a run that is killed there would."""
     save = torch.save
 
     def save_and_copy(state, path, **options):

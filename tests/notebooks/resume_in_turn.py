@@ -32,7 +32,7 @@ def started(script: str, title: str, *options: object) -> None:
 
 
 def killed_after_one_epoch(copies: list[Path]):
-    """Leave the first epoch's checkpoint in these files, as a training that is killed there would."""
+    """Leave the first epoch's checkpoint in these files, as a run that is killed there would."""
     save = torch.save
 
     def save_and_copy(state, path, **options):

@@ -128,7 +128,7 @@ def same(one: dict[int, float], other: dict[int, float]) -> bool:
 
 
 def plainly(trainer, args, mesh) -> dict[int, float]:
-    """The losses of a training written with plain PyTorch: one process, and each batch as a whole."""
+    """The losses of a training loop written with plain PyTorch: one process, and each batch as a whole."""
     cpu = torch.device("cpu")
     data = prepared(trainer, args, mesh)
     sharded = trainer.build(args, mesh, cpu, data.vocabulary)

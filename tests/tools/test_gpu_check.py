@@ -21,7 +21,7 @@ GOOD = {
 
 @pytest.fixture
 def levels(monkeypatch, tmp_path):
-    """The level and what was seen of each check, if every training leaves this record. Commands are not run."""
+    """The level and what was seen of each check, if every training run leaves this record. Commands are not run."""
 
     def checked(record: dict, n: int = 2, device: str = "cuda") -> dict[str, tuple[str, str]]:
         def run(command, folder):

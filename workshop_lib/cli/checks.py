@@ -1,4 +1,4 @@
-"""Checks before any rank starts, which refuse numbers, files and places that a training could not use."""
+"""Checks before any rank starts, which refuse numbers, files and places that a training run could not use."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a training shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
+"""What a training run shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
 
 import os
 import signal
@@ -34,9 +34,9 @@ def show_error(error: BaseException | str) -> None:
 
 
 class Interrupt:
-    """Handles Ctrl-C: once armed, the first one asks a training to stop, and the second ends this process at once.
+    """Handles Ctrl-C: once armed, the first one asks the run to stop, and the second ends this process at once.
 
-    As callbacks of a training, it arms itself when the training starts.
+    As callbacks of a training run, it arms itself when the run starts.
     """
 
     def __init__(self):
@@ -64,7 +64,7 @@ class Interrupt:
 
 
 class Terminal(TrainingText):
-    """Shows the progress of a training, after notes on anything unusual about it."""
+    """Shows the progress of a training run, after notes on anything unusual about the run."""
 
     noted = False
 
@@ -100,7 +100,7 @@ class OfTeam(Terminal):
 
 
 class OfThisRank(Terminal):
-    """Shows the same progress as callbacks of a training, on rank 0 under mpiexec or in a single process."""
+    """Shows the same progress as callbacks of a training run, on rank 0 under mpiexec or in a single process."""
 
     def __init__(self):
         super().__init__(1)

@@ -86,7 +86,7 @@ def _check(counts: list[int], options: list[TrainOptions], out: str | None) -> N
 
 
 def _start(interrupt: Interrupt, show: bool, *arguments, **named):
-    """Start ranks and return their team, with `interrupt` armed to stop their trainings."""
+    """Start ranks and return their team, with `interrupt` armed to stop their training runs."""
     team = teams.start(*arguments, **named)
     interrupt.arm()
     team.view = functools.partial(OfTeam, team=team, interrupt=interrupt, show=show)

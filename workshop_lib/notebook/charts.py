@@ -42,7 +42,7 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
         for point, row in zip(curve, sums, strict=True):
             for line, of_rank in zip(drawn, row, strict=True):
                 value = of(of_rank) if of_rank[2] else math.nan
-                # If a training diverges, its loss becomes infinite, then NaN. The line ends before that.
+                # If a training run diverges, its loss becomes infinite, then NaN. The line ends before that.
                 if math.isfinite(value):
                     line.append((point.done, value))
         return drawn[: min(n, MAX_RANKS)] + drawn[-1:]
@@ -66,7 +66,7 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
 
 
 def room(n: int) -> str:
-    """Empty drawings that reserve the height of the charts of a training on n ranks."""
+    """Empty drawings that reserve the height of the charts of a training run on n ranks."""
     return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(n, False), "")
 
 

@@ -42,7 +42,7 @@ OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes wa
 class NotebookView(TrainingText):
     """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook.
 
-    At the end of a training it leaves the dashboard's charts.
+    At the end of a training run it leaves the dashboard's charts.
     """
 
     def __init__(self, n: int, trains: bool = False):
@@ -208,7 +208,7 @@ class LiveView(Dashboard):
             print(epoch_line(row, self.progress.emulated))
 
     def _leave(self, box: Column) -> None:
-        """Leave the curves of a training, and the button that was pressed, with the focus on it."""
+        """Leave the curves of a training run, and the button that was pressed, with the focus on it."""
         end = self._end()
         self.running = []
         if not self.progress.curve and not self.stop_requested:
@@ -220,7 +220,7 @@ class LiveView(Dashboard):
 
 
 def _charts(progress: Progress, name: str) -> tuple[str, str]:
-    """The curves of a training, and what its ranks did in the last steps ("" before there are any), as SVGs.
+    """The curves of a training run, and what its ranks did in the last steps ("" before there are any), as SVGs.
 
     `name` must be unique in the page.
     """

@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 class Progress:
-    """What the ranks have published about a training, as curves over the steps of the run."""
+    """What the ranks have published about a training run, as curves over the steps of the run."""
 
     def __init__(self):
         self.info: Any = None  # a RunInfo
@@ -60,7 +60,7 @@ class Progress:
         self._span = 1.0  # how many steps a point of the curve spans before the next point begins
 
     def take(self, data: list[PublishedRun]) -> bool:
-        """Add what each rank published last; return whether there was anything new about the training."""
+        """Add what each rank published last; return whether there was anything new about the run."""
         lead = data[0]
         self.info = lead.get("info")
         self.phase = lead.get("phase", "")

@@ -79,7 +79,7 @@ class NothingTestedError(WorkshopError, IndexError):
 
 
 class Epochs(list):
-    """The epochs of a training. Asking for one of none says why there is none."""
+    """The epochs of a training run. Asking for one of none says why there is none."""
 
     def __getitem__(self, index):
         if not self and not isinstance(index, slice):

@@ -1,4 +1,4 @@
-"""How many seeds it takes to tell two settings apart: 14_hyperparameter_search asks this of recorded trainings."""
+"""How many seeds it takes to tell two settings apart: 14_hyperparameter_search asks this of recorded runs."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""A training that may go on with fewer ranks, for 13b_runs_that_survive: softmax regression on MNIST with NumPy."""
+"""A training run that may go on with fewer ranks, for 13b_runs_that_survive: softmax regression on MNIST with NumPy."""
 
 from collections.abc import Callable
 

@@ -3,11 +3,5 @@
 from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
-    __name__,
-    check=".judge",
-    figures=".figures",
-    Mail=".policy:Mail",
-    Policy=".policy:Policy",
-    table=".workers:table",
-    Workers=".workers:Workers",
+    __name__, check=".judge", figures=".figures", table=".workers:table", Workers=".workers:Workers"
 )

@@ -29,7 +29,7 @@ NAP_S = 1e-4  # sleep between polls, so that a waiting rank leaves its core to b
 
 @dataclass
 class StalenessRun:
-    """The result of a training, on one rank.
+    """The result of a training run, on one rank.
 
     weights: the final weights, equal on all ranks. read: for each update, in order, how many updates the weights
     already contained when its gradient was computed. seconds, and computing, the times at which each rank began and

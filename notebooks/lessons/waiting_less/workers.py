@@ -1,4 +1,4 @@
-"""Workers of which one is late in each step: 07e_waiting_less trains with them, and compares three ways to wait."""
+"""Workers of which one may be late in each step: 07e_waiting_less trains with them in three modes."""
 
 import time
 from statistics import fmean
@@ -15,24 +15,32 @@ from lessons.waiting_less import staleness
 BATCH = 32
 LR = 0.1
 TEST_IMAGES = 2000
+SEED = 1  # chooses who is late "at random"
 SHOWN = {"lag_sync": "one step late"}  # the names of modes in tables and figures
 
 
 def is_late(worker: int, step: int, workers: int, straggler: str) -> bool:
     """Whether this worker (from 1) is late with its gradient number `step` (from 0)."""
-    late = {"fixed": workers, "roaming": 1 + step % workers}
+    late = {
+        "nobody": 0,
+        "fixed": workers,
+        "in turn": 1 + step % workers,
+        "at random": 1 + np.random.default_rng([SEED, step]).integers(workers),
+    }
     return worker == late[straggler]
 
 
 class Workers:
     """Ranks 1, 2, … train the workshop's network on MNIST, and in each step one of them sleeps for late_s seconds.
 
-    Rank 0 is the server of an asynchronous run, and sleeps in the other modes.
+    Rank 0 is the server of an asynchronous run, and sleeps in the other modes. gradient_s emulates slow computing: a
+    gradient that takes less is returned after this many seconds.
     """
 
-    def __init__(self, comm, late_s: float = 0.02, seed: int = 1):
+    def __init__(self, comm, late_s: float = 0.02, gradient_s: float = 0.0, seed: int = 1):
         self.comm = comm
         self.late_s = late_s
+        self.gradient_s = gradient_s
         self.images = mnist.load("train")
         self.test = mnist.load("test")
         self.network = FlatNetwork(seed)
@@ -42,15 +50,18 @@ class Workers:
         """Train once, and return the measurements, the same on all ranks. All ranks call this method, and it blocks.
 
         mode: synchronous, lag_sync or asynchronous. straggler: "fixed" makes the last rank late in every
-        step, "roaming" each worker in turn. options: those of `staleness.by_name`.
+        step, "in turn" each worker in turn, "at random" one drawn with a fixed seed, "nobody" none.
+        options: those of `staleness.by_name`.
         """
         workers = self.comm.size - 1
 
         def gradient(weights: np.ndarray, step: int) -> np.ndarray:
+            end_s = time.perf_counter() + self.gradient_s
             rows = np.random.default_rng([self.comm.rank, step]).integers(self.images.total, size=BATCH)
             computed = self.network.gradient(weights, self.images.images[rows], self.images.labels[rows])
             if is_late(self.comm.rank, step, workers, straggler):
-                time.sleep(self.late_s)
+                end_s = max(end_s, time.perf_counter()) + self.late_s
+            time.sleep(max(0, end_s - time.perf_counter()))
             return computed
 
         self.network.gradient(self.start, self.images.images[:BATCH], self.images.labels[:BATCH])  # warms up

@@ -1,4 +1,4 @@
-"""How 08b_where_the_time_goes checks its exercises: who makes the others wait, and speed-ups with a fair baseline."""
+"""How 08b_where_the_time_goes checks its exercises: who makes the others wait, by which clock, and fair speed-ups."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -14,6 +14,11 @@ written = partial(judge.own_or_solution, notebook=NOTEBOOK)
 # in LATE_ONCE, although rank 1 is the last one in most of its steps.
 LATE = ([[0.1, 0.2, 0.9, 0.3], [1.2, 1.1, 1.8, 1.4], [2.1, 2.3, 2.9, 2.0]], 3.2)
 LATE_ONCE = ([[0.48, 0.5, 0.44], [1.5, 1.0, 1.1], [2.45, 2.5, 2.46], [3.47, 3.5, 3.4]], 4.4)
+
+# When each rank left the Allreduce, by its own clock: rank 1's is 5 s behind, and rank 2's 0.5 s ahead. In LEFT_LATE,
+# each of them leaves late once.
+LEFT = [[7.0, 2.0, 7.5], [8.0, 3.0, 8.5], [9.0, 4.0, 9.5]]
+LEFT_LATE = [[7.0, 2.1, 7.5], [8.0, 3.0, 9.5], [9.0, 4.0, 9.5], [10.0, 5.0, 10.5], [11.0, 6.0, 11.5]]
 
 COLUMNS = ("ranks", "threads", "cores", "samples_per_s")
 RUNS = [
@@ -55,6 +60,32 @@ straggler = played(
         ),
     ],
     returns="the share of its time that each rank waits, and the rank that the others wait for",
+    communicates=False,
+)
+
+
+def play_clock_offsets(clock_offsets: Callable, comm) -> Iterator[tuple]:
+    for left_s, text in (
+        (LEFT, "each rank's clock is compared with rank 0's, at moments that all ranks share"),
+        (LEFT_LATE, "it makes no difference that a rank once leaves late"),
+    ):
+        yield text, clock_offsets(copy.deepcopy(left_s)), f"`left_s` was {left_s}."
+
+
+MEDIAN = "statistics.median(ahead_s)"
+clock_offsets = played(
+    "clock_offsets",
+    NOTEBOOK,
+    play_clock_offsets,
+    [
+        Edit("that's how far the clocks are *behind* rank 0's.", ("step[rank] - step[0]", "step[0] - step[rank]")),
+        Edit(
+            "the mean follows the one step in which a rank left late: use the median.",
+            (MEDIAN, "statistics.fmean(ahead_s)"),
+        ),
+        Edit("that's the first step alone, in which a rank may have left late: use all steps.", (MEDIAN, "ahead_s[0]")),
+    ],
+    returns="how many seconds each rank's clock is ahead of rank 0's",
     communicates=False,
 )
 

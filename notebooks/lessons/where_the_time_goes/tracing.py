@@ -1,10 +1,8 @@
 """When ranks arrive at their collectives, which 08b_where_the_time_goes records and hands to an exercise."""
 
-import math
 import time
 
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.timeline import timeline
 from workshop_lib.training.trainer import train
 
 
@@ -30,17 +28,22 @@ def traced(steps: int, late_ms: float = 0) -> list:
     return trace.last
 
 
-def arrivals(traces: list[list]) -> tuple[list[list[float]], float]:
-    """When each rank arrived at the `Allreduce` of each step, [step][rank], and the seconds that all steps took.
+def arrivals(traces: list[list]) -> tuple[list[list[float]], list[list[float]], float]:
+    """When ranks arrived at the `Allreduce` of each step and left it, both [step][rank], and the seconds of all steps.
 
-    Moments are in seconds since the first of these steps began. Steps that some rank lacks are left out.
+    Moments are by each rank's own clock, and the seconds by rank 0's. Steps that some rank lacks are left out.
     """
-    steps = timeline(traces)
-    if not steps.steps:
-        return [], math.nan
-    first_s = steps.steps[0][1]
-    by_step = [{step: spans for step, _, _, spans in trace} for trace in traces]
-    arrived_s = []
-    for step, _ in steps.steps:
-        arrived_s.append([spans_of[step][0][0] - first_s for spans_of in by_step])
-    return arrived_s, steps.seconds
+    spans_of = [{step: spans[0] for step, _, _, spans in trace} for trace in traces]
+    steps = sorted(set.intersection(*map(set, spans_of)))
+    arrived_s = [[spans[step][0] for spans in spans_of] for step in steps]
+    left_s = [[spans[step][1] for spans in spans_of] for step in steps]
+    times = [(start_s, end_s) for step, start_s, end_s, _ in traces[0] if step in steps]
+    return arrived_s, left_s, times[-1][1] - times[0][0]
+
+
+def shifted(trace: list, ahead_s: float) -> list[tuple]:
+    """The trace that a rank would have recorded by a clock which is ahead by these seconds: an emulated host."""
+    return [
+        (step, start_s + ahead_s, end_s + ahead_s, [(came_s + ahead_s, left_s + ahead_s) for came_s, left_s in spans])
+        for step, start_s, end_s, spans in trace
+    ]

@@ -1,4 +1,4 @@
-"""What 06_zero_and_fsdp does around a learner's classes: flat arrays that ranks divide, and trainings that count bytes.
+"""What 06_zero_and_fsdp does around a learner's classes: flat arrays that ranks divide, and runs that count bytes.
 
 Parameters are views of flat arrays, which the ranks divide into equal shards. Everything here runs on the ranks.
 `train` and `train_fsdp` are called on all of them, and block.

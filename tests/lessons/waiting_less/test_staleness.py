@@ -134,7 +134,7 @@ def test_with_lag_sync_nobody_waits_for_a_rank_that_is_late_by_less_than_a_step(
 def test_a_fixed_straggler_computes_less_only_if_nobody_waits_for_it(comm):
     workers = Workers(comm, late_s=0.02)
     steady = workers.train("synchronous", "fixed", 6)
-    roaming = workers.train("synchronous", "roaming", 6)
+    roaming = workers.train("synchronous", "at random", 6)
     workers.late_s = 0.2  # far longer than a gradient takes, even on a busy machine
     never = workers.train("asynchronous", "fixed", 6)
     if comm.rank == 0:

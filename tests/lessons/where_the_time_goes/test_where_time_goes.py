@@ -15,14 +15,14 @@ def trace(*steps: tuple) -> list[tuple]:
     return [(step, start_s, end_s, [(came_s, end_s)]) for step, start_s, came_s, end_s in steps]
 
 
-def test_arrivals_are_counted_from_the_first_step_and_only_of_steps_that_all_ranks_have():
+def test_arrivals_are_those_of_steps_that_all_ranks_have_each_by_its_own_clock():
     traces = [
         trace((3, 100, 101, 104), (4, 104, 105, 107)),
         trace((2, 98, 99, 101), (3, 101, 103, 104), (4, 104, 106, 107)),
     ]
-    arrived_s, seconds = tracing.arrivals(traces)
-    assert arrived_s == [[1, 3], [5, 6]]
-    assert seconds == 7
+    assert tracing.arrivals(traces) == ([[101, 103], [105, 106]], [[104, 104], [107, 107]], 7)
+    behind = [traces[0], tracing.shifted(traces[1], -5)]
+    assert tracing.arrivals(behind) == ([[101, 98], [105, 101]], [[104, 99], [107, 102]], 7)
 
 
 def event(name: str, start_ms: float, ms: float, thread: int = 1) -> dict:

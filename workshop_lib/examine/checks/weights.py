@@ -68,7 +68,7 @@ def equal(run: Run) -> Iterator[Finding]:
     name, cause = _cause(run, first)
     equal_before = max((step for step in weights if step < first), default=first - 1)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
-    if equal_before < first - 1:  # the weights of long trainings aren't compared in each step
+    if equal_before < first - 1:  # the weights of long runs aren't compared in each step
         when = f"since one of the steps {equal_before} to {first - 1}"
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
     finding = found(name, seen, _odd_ranks(run, first), max(first - 1, 0))

@@ -1,4 +1,4 @@
-"""A tiny GPT that writes digits, and mail for tensors: in 07e_waiting_less, a trainer and its generators use both."""
+"""A tiny GPT that writes digits, and mail for tensors, for the trainer and the generators of 07f."""
 
 import torch
 from torch import Tensor, nn
