@@ -63,7 +63,8 @@ nobody = team.pull("nobody")[0]
 guess.compare(nobody["ms per step"])
 
 # %% [markdown]
-# You pay for about 20 ms in *every* step, not for 10, because whoever is on time has to wait.
+# If nothing else runs on your machine, you pay for about 20 ms in *every* step, not for 10, because whoever is on time has to
+# wait.
 #
 # ## One step late
 #
