@@ -55,7 +55,10 @@ if comm.rank == 1:
 
 # %%
 guess = predict(
-    "How many times as long as 8 bytes do 2,048 bytes take?", low=1, high=256, unit="times"
+    "How many times as long as 8 bytes do 2,048 bytes take?",
+    low=1,
+    high=256,
+    unit="times",
 )
 guess
 
@@ -159,7 +162,7 @@ comm = MPI.COMM_WORLD
 #
 # </details><details><summary>Hint 2: or let MPI do it</summary>
 #
-# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives at once. `Isend` and `Irecv` return a request
+# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives in one call. `Isend` and `Irecv` return a request
 # immediately; call its `Wait()` before you use the array.
 #
 # </details><details><summary>Solution</summary>
@@ -306,9 +309,9 @@ picture("ring")
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `comm.Sendrecv(chunk, dest=right, recvbuf=incoming, source=left)` sends and receives at once. Receive into a new array that's as
-# long as the arriving chunk, `incoming = np.empty_like(…)`, and then add it to your own chunk. `% p` wraps around the ring:
-# `(0 - 1) % p` is $p - 1$.
+# `comm.Sendrecv(chunk, dest=right, recvbuf=incoming, source=left)` sends and receives in one call. Receive into a new array
+# that's as long as the arriving chunk, `incoming = np.empty_like(…)`, and then add it to your own chunk. `% p` wraps around the
+# ring: `(0 - 1) % p` is $p - 1$.
 #
 # </details><details><summary>Hint 3: which chunk when?</summary>
 #
@@ -406,8 +409,7 @@ team = ranks.start(16, machine="ethernet-10g")
 team.push(reduce_scatter=lesson.check.written(reduce_scatter))
 team.push(allgather=lesson.check.written(allgather))
 guess = predict(
-    "4 MB on 16 ranks: "
-    "how many times as fast is the ring as the way through rank 0?",
+    "4 MB on 16 ranks: how many times as fast is the ring as the way through rank 0?",
     low=0.5,
     high=30,
 )
@@ -483,7 +485,8 @@ team = ranks.start(4)
 #
 # <details><summary>Hint 1</summary>
 #
-# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
+# Suppose rank 0 has the values [1], and rank 1 has the values [3, 5]. The mean is 3, but the mean of the means is 2.5. Which
+# sums do you need?
 #
 # </details><details><summary>Hint 2</summary>
 #

@@ -248,11 +248,11 @@ hvd.shutdown()  # its idle thread would take time from the script below
 #
 # ## A script for many processes
 #
-# A script for many processes needs more than averaged gradients. What else does it need?
-# [scripts/horovod_tf.py](scripts/horovod_tf.py) is a complete TensorFlow script for MNIST that you can take home. It has a loop
-# of its own instead of `fit`, so it records what it computes on a `GradientTape`, and plays the tape backward to get the
-# gradients. Horovod can wrap this tape, and that works with Keras 3, too. `tf.function` turns a Python function into a *graph*,
-# which then runs without Python. Only the marked lines know about other processes. Here they are, with the lines around them:
+# What does a script for many processes need besides averaged gradients? [scripts/horovod_tf.py](scripts/horovod_tf.py) is a
+# complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records what it
+# computes on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and that works
+# with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked lines
+# know about other processes. Here they are, with the lines around them:
 
 # %%
 take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
@@ -426,10 +426,10 @@ hvd.shutdown()
 # ## Deeper: TensorFlow's own strategies
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
-# `MultiWorkerMirroredStrategy` uses several hosts. Its processes talk over gRPC, which leaves a supercomputer's fast network
-# unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new work, look at
-# DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
-# [Differences](../book/differences.md) says what became of them.)
+# `MultiWorkerMirroredStrategy` uses several hosts. The processes of the latter talk over gRPC, which leaves a supercomputer's
+# fast network unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new
+# work, look at DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
+# [Differences](../book/differences.md) says what replaces them.)
 #
 # ## Remember
 #
