@@ -22,7 +22,7 @@ team = ranks.start(2)
 team
 
 # %% [markdown]
-# A cell that begins with `%%ranks` runs on both of them at once, instead of in the notebook.
+# A cell that begins with `%%ranks` runs on both processes at once, instead of in the notebook.
 
 # %%
 # %%ranks
@@ -37,9 +37,9 @@ print(f"I am rank {comm.rank} of {comm.size}")
 # other, and `MPI.COMM_WORLD` holds all of them. `comm.rank` is the number of the rank that asks, and `comm.size` is the number
 # of ranks. Programs use `comm.rank` to give each rank its own part of the work.
 #
-# In this notebook, there's a cell below each *Try it*. To get another cell, press **Esc**, then **B**. It runs on the ranks if its
-# first line is `%%ranks`. The ■ button interrupts a cell that takes too long. If something breaks, run the notebook again from
-# the top.
+# In this notebook, there's a cell below each *Try it*. To get another cell, press **Esc**, then **B**. The new cell runs on the
+# ranks if its first line is `%%ranks`. The ■ button interrupts a cell that takes too long. If something breaks, run the
+# notebook again from the top.
 #
 # *Try it:* let only the last rank print something. Your code should work for any number of ranks.
 
@@ -74,16 +74,17 @@ print(xs)
 guess.compare(xs[0])
 
 # %% [markdown]
-# Every rank has its own `x`, and no other rank can change it. The *threads* of one process would share a single `x`. Processes
-# share nothing, so if a rank needs to know something, another rank has to send it.
+# Every rank has its own `x`, and no other rank can change it. The *threads* of one process would share a single `x`. Ranks
+# share nothing, so if one rank needs to know something, another rank has to send it.
 #
 # The notebook runs in yet another process. `team.push(x=5)` would set `x` to 5 on every rank.
 #
 # ## When a rank fails
 #
-# Ranks wait for each other, and that makes their failures unpleasant. If one rank raises an error, the others may wait for it
-# indefinitely. ([01_mpi_basics](01_mpi_basics.ipynb) shows why.) Here the last rank raises an error while the others are in
-# `Barrier`, a call that returns once every rank has called it. With `--catch`, the cell prints the error, and "Run all" goes on.
+# Ranks wait for each other, and that makes their failures unpleasant. If one rank raises an error, the other ranks may wait for
+# it indefinitely. ([01_mpi_basics](01_mpi_basics.ipynb) shows why.) Here the last rank raises an error while the others are in
+# `Barrier`, a call that returns once every rank has called it. With `--catch`, the cell prints the error, and "Run all" goes
+# on.
 
 # %%
 # %%ranks --catch
@@ -123,7 +124,7 @@ lesson.machine.examined()
 
 # %% [markdown]
 # The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with
-# `WORKSHOP_PROFILE=quick make lab` for short runs, or with `cluster` for many cores or GPUs.
+# `WORKSHOP_PROFILE=quick make lab` for short runs, or with `WORKSHOP_PROFILE=cluster make lab` on many cores or GPUs.
 
 # %%
 from workshop_lib import profile
@@ -133,9 +134,9 @@ sizes = profile.current()
 # %% [markdown]
 # ## The first training
 #
-# Now train a small convolutional network on all ranks. It learns to read handwritten digits, the MNIST collection. Each rank
-# works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself in
-# notebook 02.) One pass over all training images is an *epoch*. The *loss* measures how wrong the network's answers are. The
+# Now train a small convolutional network on all ranks. It learns to read handwritten digits from the MNIST collection. Each
+# rank works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself
+# in notebook 02.) One pass over all training images is an *epoch*. The *loss* measures how wrong the network's answers are. The
 # *test accuracy* is the share of correct answers on images the network never trained on, and random guessing gets 10 % of them
 # right. The strip under the curves shows how each rank spends its time. The *Stop* button ends the run on all ranks at once.
 
@@ -160,7 +161,7 @@ print(f"on average, a rank computed for {share:.0%} of the time")
 
 # %% [markdown]
 # For the rest of the time, the ranks waited or communicated, which a single rank never does. So what does this share tell you
-# about the speed of two ranks? Predict it, and then train on a single rank.
+# about the speed of two ranks? Predict the speed-up, and then train on a single rank.
 
 # %%
 guess = predict(
@@ -189,27 +190,29 @@ print(
 guess.compare(speedup)
 
 # %% [markdown]
-# On a machine that does nothing else, the number of ranks times the share of computing is a good first estimate of a speed-up. It
-# supposes that ranks compute as fast side by side as alone.
+# On a machine that does nothing else, the number of ranks times the share of computing is a good first estimate of a speed-up.
+# This estimate assumes that ranks compute as fast side by side as alone.
 #
-# So would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each other
-# and exchange gradients in every step. And a step of eight ranks takes eight times as many images, so an epoch has fewer steps.
-# With two ranks you hardly notice, but with hundreds the network learns less per epoch. Notebooks 07 and 08 measure both.
+# So would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each
+# other and exchange gradients in every step. And a step of eight ranks uses eight times as many images, so an epoch has fewer
+# steps. With two ranks you hardly notice, but with hundreds the network learns less per epoch. Notebooks 07 and 08 measure
+# both.
 #
 # ## Exercises and checks
 #
-# Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, and run the cell and the one after it.
-# The check calls **your** function on the ranks. The function takes along what it uses of the notebook, such as functions and
-# imports. But it can't see what a `%%ranks` cell defines, and a `%%ranks` cell can't see what the notebook defines or imports.
+# Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, run the cell, and then run the check
+# below it. The check calls **your** function on the ranks. Your function takes along whatever it uses from the notebook, such
+# as functions and imports. But it can't see what a `%%ranks` cell defines, and a `%%ranks` cell can't see what the notebook
+# defines or imports.
 #
-# If you're stuck, open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*, to make your
-# answer fail, or *Beat it*, to make it better.
+# If you're stuck, open the hints. If they don't help, open the solution below them. Some exercises end with an invitation:
+# *Break it*, to make your answer fail, or *Beat it*, to make it better.
 
 # %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
 #
-# This exercise shows you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
-# the rank's number in that communicator, and how many ranks there are in it.
+# This exercise shows you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers: the rank's
+# number in that communicator, and how many ranks the communicator has.
 #
 # <details><summary>Hint</summary>
 #
@@ -242,9 +245,9 @@ lesson.check.whoami(whoami)
 # ### Exercise 2 (normal): my part
 #
 # With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to `n - 1`. Rank
-# `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The shares must differ by at most
-# one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on 3
-# ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# `rank` of `size` takes the items in `range(start, stop)`. Each item belongs to exactly one rank. The shares must differ by at
+# most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on
+# 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -277,12 +280,12 @@ def my_part(n, rank, size):
 lesson.check.my_part(my_part)
 
 # %% [markdown]
-# Every distributed training loop has a function like this.
+# Every distributed training loop needs a function like this.
 #
 # ## Why split a training run?
 #
 # There are three reasons: it takes too long, the model doesn't fit, or you have many settings to try. What you split depends on
-# the reason. The pictures show the ways for the first two:
+# the reason. The pictures show what you can split for the first two reasons:
 
 # %%
 from workshop_lib import picture
@@ -290,23 +293,24 @@ from workshop_lib import picture
 picture("splits")
 
 # %% [markdown]
-# The colored part of a box is what this rank holds. A dotted border means that some or all of it is elsewhere. *State* is what
-# the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that this way of
-# splitting needs.
+# The colored part of a box is what this rank holds. A dotted border means that some or all of the box's contents are on other
+# ranks. *State* is what the optimizer remembers; for Adam, that's two numbers per weight. Below each picture are the messages
+# that this way of splitting needs.
 #
-# First get a good model on *one* device, from a random subset of the data, and make that device fast (09). On eight devices, a bad
-# model only fails faster, and a slow one wastes eight times as much. Then ask what you need:
+# First get a good model on *one* device, from a random subset of the data, and make it train fast (09). On eight devices, a bad
+# model only fails faster, and a slow one wastes eight times as much. Then ask what your problem is:
 #
 # - **It's too slow, but fits:** DDP, *distributed data parallel* (02, 05). You change only a few lines.
 # - **Weights, gradients and state don't fit:** FSDP, *fully sharded data parallel* (06). Each rank keeps only a share of them.
-# - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), and FSDP around both (12).
+# - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), and FSDP around both
+#   (12).
 # - **You have many settings to try:** one run per device (14). Runs that never talk to each other scale perfectly.
 #
 # Notebook 06 has the whole decision table, and ends with the other names that you'll hear.
 #
-# So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
-# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before the
-# first activation. Shared out as in `my_part`, it's 14 GB on each of eight devices.
+# So do eight devices help if the model doesn't fit on one? With DDP they don't, because each device holds the whole model. With
+# FSDP they do. A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before
+# the first activation. Shared out as in `my_part`, this makes 14 GB on each of eight devices.
 #
 # ## What comes next
 #
@@ -322,16 +326,19 @@ from IPython.display import Markdown
 Markdown(lesson.overview("00_start_here"))
 
 # %% [markdown]
-# Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts).
+# Most techniques also come as plain scripts that you can take home, in the folder [scripts](scripts).
 #
 # ## Remember
 #
-# - A rank is a process with a number and memory of its own. All ranks run the same code; `comm.rank` gives each its part.
-# - Get a good model on one device first, and make that device fast. Then use DDP if it's slow, FSDP if it doesn't fit.
+# - A rank is a process with a number and memory of its own. All ranks run the same code, and `comm.rank` gives each rank its
+#   part.
+# - Get a good model on one device first, and make it train fast. Then use DDP if it's still too slow, and FSDP if it doesn't
+#   fit.
 #
 # **Sources.** Data parallelism: P. Goyal et al. (arXiv:1706.02677). ZeRO: S. Rajbhandari et al. (arXiv:1910.02054). Pipelines:
 # Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). `mpi4py`: L. Dalcin et al.
-# (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
+# (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of the IEEE 86, 1998). The engines behind `%%ranks` come
+# from ipyparallel.
 
 # %%
 ranks.stop()

@@ -1,9 +1,9 @@
 # %% [markdown] track="core path"
 # # MPI basics
 #
-# Every training step on many devices ends with the same question: what's the sum of all our gradients? A thousand GPUs answer it
-# within milliseconds for a small model, and within a second for one of 7 billion parameters. How, if no GPU could even
-# receive a thousand gradients in that time?
+# Every training step on many devices ends with the same question: what's the sum of all our gradients? A thousand GPUs answer
+# it within milliseconds for a small model, and within a second for one of 7 billion parameters. How, if no GPU could even
+# receive a thousand gradients of the large model in that time?
 #
 # **You will** measure what a message costs, cause a deadlock and cure it, write the operation that adds up gradients, and start
 # a program without a notebook.
@@ -42,7 +42,7 @@ if comm.rank == 1:
     print("received", comm.recv(source=0))
 
 # %% [markdown]
-# `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
+# `recv` is *blocking*: it returns only when the message has arrived. Each message also carries a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
 # mpi4py has two versions of most calls. Lower-case `send` takes any Python object and turns it into bytes, which is fine for
@@ -55,7 +55,10 @@ if comm.rank == 1:
 
 # %%
 guess = predict(
-    "How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times"
+    "How many times as long as 8 bytes do 2,048 bytes take?",
+    low=1,
+    high=256,
+    unit="times",
 )
 guess
 
@@ -106,16 +109,16 @@ lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # *latency*, $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every
 # cost estimate in this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model, and in the middle it may be wrong by a factor of three, because MPI has a different way of sending for each
-# range of sizes. It puts a small message straight into a buffer at the receiver, for example, but asks the receiver before it sends
-# a large one.
+# It's a rough model, and in the middle it may be wrong by a factor of three, because MPI has a different way of sending for
+# each range of sizes. For example, MPI puts a small message straight into a buffer at the receiver, but asks the receiver
+# before it sends a large one.
 #
 # So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
 # messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
 #
-# Two ranks want to swap their arrays. Each rank sends its own array first and then receives the other's. `Ssend` is a
+# Two ranks want to swap their arrays. Each rank first sends its own array and then receives its partner's. `Ssend` is a
 # *synchronous* send, which returns only when the receiver has begun to receive. We give the cell five seconds.
 
 # %%
@@ -128,9 +131,9 @@ comm.Ssend(mine, dest=partner)
 comm.Recv(theirs, source=partner)
 
 # %% [markdown]
-# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
-# MPI would wait indefinitely. The workshop has ended the ranks, so start four new ones, which have to import everything again.
-# (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
+# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and
+# plain MPI would wait indefinitely. Here, the workshop ended the ranks after five seconds. Start four new ones, which have to
+# import everything again. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
@@ -144,8 +147,9 @@ comm = MPI.COMM_WORLD
 
 # %% [markdown]
 # An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
-# large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the deadlock,
-# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the two cells above.
+# large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the
+# deadlock, replace `Ssend` with `Send`, then send a million numbers instead of ten. Each time the ranks hang, run the two cells
+# directly above this text to get new ones.
 #
 # ## Exercise 1 (warm-up): swap without deadlock
 #
@@ -158,7 +162,7 @@ comm = MPI.COMM_WORLD
 #
 # </details><details><summary>Hint 2: or let MPI do it</summary>
 #
-# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives at once. `Isend` and `Irecv` return a request
+# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives in one call. `Isend` and `Irecv` return a request
 # immediately; call its `Wait()` before you use the array.
 #
 # </details><details><summary>Solution</summary>
@@ -193,7 +197,7 @@ lesson.check.exchange(exchange)
 #
 # ## The collectives
 #
-# A *collective* is a call that all ranks of a communicator make together. Many programs never send anything else.
+# A *collective* is a call that all ranks of a communicator make together. Many programs communicate only through collectives.
 #
 # - In a **broadcast**, one rank, the *root*, sends the same values to all ranks. That's how all ranks begin training with the
 #   same weights.
@@ -202,14 +206,14 @@ lesson.check.exchange(exchange)
 # - An **allgather** gives the gathered list to all ranks. When each rank keeps only a share of the weights, an allgather puts the
 #   shares together just before they're needed.
 # - A **reduce** adds up the ranks' lists, element by element, and gives the sum to the root. An **allreduce** gives it to all
-#   ranks. Training adds up all gradients with an allreduce in every single step, so its speed depends on this collective more than
-#   on any other. Instead of adding, both can do another operation, such as `MPI.MAX`.
+#   ranks. Training adds up all gradients with an allreduce in every single step, so its speed depends on this collective more
+#   than on any other. Both can also do something other than add: with `MPI.MAX`, they find the largest elements.
 # - A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
 #   each rank updates only a share of the weights.
 # - In an **all-to-all**, element `i` of rank `j`'s list becomes element `j` of rank `i`'s. Notebook [11d](11d_experts.ipynb) uses
 #   it to send each word to the right subnetwork.
 #
-# Let every rank begin with four numbers, whose tens digit says which rank they come from.
+# Let every rank begin with four numbers. Their tens digit is the number of the rank that they come from.
 
 # %%
 # %%ranks
@@ -246,7 +250,7 @@ lesson.figures.collectives(team.pull("mine"), after)
 #
 # ### The danger
 #
-# Collectives carry no labels. In each communicator, MPI matches the first collective of each rank with the first one of every
+# Collectives have no tags. In each communicator, MPI matches the first collective of each rank with the first one of every
 # other rank, the second with the second, and so on. Here an `if` lets only rank 0 take part in the first broadcast:
 
 # %%
@@ -279,14 +283,15 @@ picture("ring")
 
 # %% [markdown]
 # In the first $p - 1$ steps, each rank adds the chunk that arrives to its own, and sends the sum on in the next step.
-# Afterwards rank $r$ holds the complete sum in chunk $r + 1$, so the ranks have done a reduce-scatter. In another $p - 1$ steps, the
-# finished chunks travel on until every rank has all of them, as after an allgather:
+# Afterwards rank $r$ holds the complete sum in chunk $r + 1$ (the last rank in chunk 0), so the ranks have done a
+# reduce-scatter. In another $p - 1$ steps, the finished chunks travel on until every rank has all of them, which is an
+# allgather:
 #
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
 # In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
-# times the size of the array: less than twice, no matter how many ranks there are. No allreduce that only sends messages can do
-# it with fewer bytes. Notebook [06](06_zero_and_fsdp.ipynb) uses the two halves separately.
+# times the size of the array: less than twice, no matter how many ranks there are. Unless the network itself adds, no allreduce
+# gets by with fewer bytes per rank. Notebook [06](06_zero_and_fsdp.ipynb) uses the two halves separately.
 #
 # The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes with only $2 \log_2 p$ latencies,
 # if $p$ is a power of two. MPI picks an algorithm by the size of the array and the number of ranks, and so does NCCL on GPUs.
@@ -304,9 +309,9 @@ picture("ring")
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `comm.Sendrecv(chunk, dest=right, recvbuf=incoming, source=left)` sends and receives at once. Receive into a new array that's as
-# long as the arriving chunk, `incoming = np.empty_like(…)`, and then add it to your own chunk. `% p` wraps around the ring:
-# `(0 - 1) % p` is $p - 1$.
+# `comm.Sendrecv(chunk, dest=right, recvbuf=incoming, source=left)` sends and receives in one call. Receive into a new array
+# that's as long as the arriving chunk, `incoming = np.empty_like(…)`, and then add it to your own chunk. `% p` wraps around the
+# ring: `(0 - 1) % p` is $p - 1$.
 #
 # </details><details><summary>Hint 3: which chunk when?</summary>
 #
@@ -349,7 +354,8 @@ lesson.check.reduce_scatter(reduce_scatter)
 # %% [markdown]
 # ## Exercise 3 (warm-up): the second half
 #
-# Now every rank has one finished chunk. Pass the finished chunks around, again in $p - 1$ rounds, until every rank has all of them.
+# Now every rank has one finished chunk. Pass the finished chunks around, again in $p - 1$ rounds, until every rank has all of
+# them.
 #
 # <details><summary>Hint 1: what changes?</summary>
 #
@@ -394,16 +400,16 @@ lesson.check.allgather(allgather)
 # %% [markdown]
 # ## On sixteen ranks
 #
-# Two cores can't show what a ring gains, so the next sixteen ranks *emulate* imagined machines on 10 Gb Ethernet. Processes and messages
-# are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on that network.
+# A few cores can't show what a ring gains, so the next sixteen ranks *emulate* sixteen machines on 10 Gb Ethernet. The
+# processes and messages are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on
+# that network.
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
 team.push(reduce_scatter=lesson.check.written(reduce_scatter))
 team.push(allgather=lesson.check.written(allgather))
 guess = predict(
-    "4 MB on 16 ranks: "
-    "how many times as long as a ring does the way through rank 0 take?",
+    "4 MB on 16 ranks: how many times as fast is the ring as the way through rank 0?",
     low=0.5,
     high=30,
 )
@@ -441,10 +447,10 @@ guess.compare(through_rank_0[2**22] / your_ring[2**22], emulated_on="ethernet-10
 lesson.figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
-# By construction, the points lie on the lines: the emulator charges $\alpha + \beta \cdot \text{bytes}$ for each
-# message. What the figure shows is how these costs add up. The ring takes $2(p-1)(\alpha + \beta n/p)$. The way through
-# rank 0 takes $2\alpha + 2(p-1)\beta n$, because its latencies overlap. So the ring wins for large arrays only. *Write
-# down:* what should a library do with small ones?
+# By construction, the points lie on the lines: the emulator charges $\alpha + \beta \cdot \text{bytes}$ for each message. What
+# the figure shows is how these costs add up. For an array of $n$ bytes, the ring takes $2(p-1)(\alpha + \beta n/p)$. The way
+# through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its latencies overlap. So the ring wins for large arrays only. *Write
+# down:* what should a library do with small arrays?
 #
 # ## A thousand GPUs
 #
@@ -461,9 +467,9 @@ for name, nbytes in (
     )
 
 # %% [markdown]
-# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. Your
-# $\beta$ is that of two processes on one machine, which share its memory. On many clusters, each GPU has a network port
-# of 400 Gb/s, which is 50 GB/s. Through it, twice 14 GB take 0.56 s.
+# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but sends less than twice its array. You measured
+# $\beta$ between two processes that share the memory of one machine. On many clusters, each GPU has a network port of 400 Gb/s,
+# which is 50 GB/s. Through such a port, twice 14 GB take 0.56 s.
 #
 # ## Deeper: the mean of all values
 
@@ -473,12 +479,14 @@ team = ranks.start(4)
 # %% [markdown]
 # ### Exercise 4 (warm-up): sums and counts
 #
-# A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In
-# this function, the ranks have *different numbers* of values, and some may have none.
+# A loss or an accuracy over all ranks is a mean over *samples*, but the last batch rarely has the same size on every rank. The
+# ranks that call your `global_mean` have *different numbers* of values, and some may have none. With it, you can average a loss
+# or an accuracy correctly.
 #
 # <details><summary>Hint 1</summary>
 #
-# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
+# Suppose rank 0 has the values [1], and rank 1 has the values [3, 5]. The mean is 3, but the mean of the means is 2.5. Which
+# sums do you need?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -515,9 +523,10 @@ lesson.check.global_mean(global_mean)
 #
 # ## Deeper: out of the notebook
 #
-# On your own, you'll start programs with `mpiexec`, in a job script, or in a terminal, after `source .venv/bin/activate` in the
-# workshop's folder. In the next program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and
-# `lesson.programs.mpiexec` ends the program after six seconds.
+# On your own, you'll start programs with `mpiexec`, in a job script or in a terminal. In a terminal, first type
+# `source .venv/bin/activate` in the workshop's folder. In the next program, rank 1 fails while rank 0 waits for it.
+# `%%writefile` writes the cell into a file, and `lesson.programs.mpiexec` ends a program that's still running after six
+# seconds.
 
 # %%
 folder = lesson.programs.folder()
@@ -545,8 +554,9 @@ lesson.programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 # %% [markdown]
 # ### Exercise 5 (warm-up): hello.py
 #
-# Run this program first on every new cluster, because it shows on which hosts your processes are. Each process already prints a line such as `rank 0 of 3 on node17`. Now let rank 0 alone print `3 ranks on 2 hosts`. The check
-# runs the file as three processes.
+# Run this program first on every new cluster, because it shows on which hosts your processes are. Each process already prints a
+# line such as `rank 0 of 3 on node17`. Now let rank 0, and no other rank, also print a line such as `3 ranks on 2 hosts`. The
+# check runs the file as three processes.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -594,8 +604,9 @@ lesson.programs.hello(folder / "hello.py")
 # ## Deeper: it ran on your laptop. Would it always?
 #
 # A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
-# events will happen in other orders. With `source=MPI.ANY_SOURCE`, the rank 0 of this program takes the first result that
-# arrives, from whichever rank. Then it takes rank 2's result. The rank `late` sends half a second after the other one.
+# events will happen in other orders. In the next program, ranks 1 and 2 each send a result, and the rank `late` sends half a
+# second after the other one. With `source=MPI.ANY_SOURCE`, rank 0 first takes whichever result arrives first. Then it takes
+# rank 2's result.
 
 # %%
 from mpi4py import MPI
@@ -624,7 +635,7 @@ def two_results(late):
 two_results(late=2)
 
 # %% [markdown]
-# As long as rank 1 is quicker, all is well. One day rank 2 is quicker:
+# As long as rank 1 is quicker, everything works. One day rank 2 is quicker:
 
 # %%
 # %%ranks --catch --timeout 3
@@ -638,7 +649,7 @@ two_results(late=1)
 # ### Exercise 6 (normal): first come, first served
 #
 # Now take results as they arrive, and still return the same list each time. Your `collect` returns all ranks' results on rank
-# 0, in the order of the ranks. In the check, ranks 2, 3 and 1 send in this order, each once the one before it is done.
+# 0, in the order of the ranks. In the check, rank 2 sends first, then rank 3, then rank 1.
 #
 # <details><summary>Hint 1: who sent it?</summary>
 #
@@ -686,8 +697,8 @@ team.restart(4)
 lesson.check.collect(collect)
 
 # %% [markdown]
-# You can't delay every rank of a real program in every possible way. Tools such as ISP and MUST look for the same faults in all
-# orders of its messages.
+# You can't delay every rank of a real program in every possible way. The tool ISP runs a program again with every order of
+# messages that matters. MUST looks for deadlocks and wrong calls while a program runs.
 #
 # ## Remember
 #

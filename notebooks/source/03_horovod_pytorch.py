@@ -31,7 +31,8 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## Two numbers for each rank
 #
-# `hvd.init()` starts a second thread in every rank, Horovod's *background thread*. From then on each rank can ask who it is.
+# `hvd.init()` starts a second thread in every rank, Horovod's *background thread*. From then on, each rank can ask Horovod for
+# its two numbers.
 
 # %%
 # %%ranks
@@ -67,20 +68,20 @@ hvd.shutdown()
 #
 # Use the **local rank** for whatever belongs to a host, such as the GPU that a process takes. Use the **rank** to divide the
 # data, because Horovod doesn't do that for you. If you mix them up, as in the last column, you get no error. But each host goes
-# through all the images, so an epoch takes as long on two hosts as on one, and four ranks that share two shards learn no better
-# than two.
+# through all the images, so an epoch takes as long on two hosts as on one, and the four ranks, which hold only two different
+# parts of the data, learn no better than two ranks.
 #
 # ## From one process to many
 #
 # Every rank runs the whole script. Two things have to change before the first step:
 #
 # - All ranks must **start with the same weights**, those of rank 0. Horovod *broadcasts* them.
-# - The **gradients must be averaged** in each step. For that you *wrap* your optimizer. The wrapper registers a *hook* with each
-#   parameter. PyTorch calls this function during the backward pass, as soon as that parameter's gradient is finished, and the
-#   hook hands the gradient to the background thread. The wrapper's `step()` waits until all gradients are averaged, and then
-#   takes your optimizer's step.
+# - The **gradients must be averaged** in each step. For that you *wrap* your optimizer. The wrapper registers a *hook* with
+#   each parameter, a function that PyTorch calls during the backward pass, as soon as that parameter's gradient is finished.
+#   The hook hands the gradient to the background thread. The wrapper's `step()` waits until all gradients are averaged, and
+#   then takes your optimizer's step.
 #
-# That's Horovod's one line, and the one before it:
+# The next function does both. Its first line broadcasts the weights, and its last line is Horovod's one line:
 
 
 # %%
@@ -98,9 +99,9 @@ def make_distributed(model, optimizer, hvd):
 # %% [markdown]
 # ## Train with it
 #
-# The loop below is the one for a single process, apart from this function and the `DistributedSampler`, which gives each rank its
-# own part of every batch. Each rank begins with different weights. At the end, all ranks have the same digest (a checksum of the
-# weights).
+# The loop below is the loop for a single process, apart from this function and the `DistributedSampler`, which gives each rank
+# its own part of every batch. The ranks begin with different weights. At the end, all ranks have the same digest (a checksum of
+# the weights).
 
 # %%
 team.push(make_distributed=make_distributed, samples=samples, epochs=epochs)
@@ -137,7 +138,8 @@ for epoch in range(epochs):
 hvd.shutdown()
 
 # %% [markdown]
-# *Break it:* leave out the broadcast in the function, push it to the ranks, and train again. Would the loss have told you?
+# *Break it:* leave out the broadcast in `make_distributed`, push the function to the ranks, and train again. Would the loss
+# have told you?
 #
 # If you clip gradients, clip the averaged ones. After `backward()` some gradients may still be traveling, so call
 # `optimizer.synchronize()`, clip, and step inside `with optimizer.skip_synchronize():`.
@@ -145,8 +147,8 @@ hvd.shutdown()
 # ## The script to take home
 #
 # [scripts/one_process.py](scripts/one_process.py) is a plain script for MNIST on one process, and
-# [scripts/horovod_torch.py](scripts/horovod_torch.py) is the same for Horovod. The data and the network come from
-# [scripts/mnist_data.py](scripts/mnist_data.py), and none of the three needs this repository. This is all that changes:
+# [scripts/horovod_torch.py](scripts/horovod_torch.py) is the same script with Horovod. The data and the network come from
+# [scripts/mnist_data.py](scripts/mnist_data.py), and none of the three files needs this repository. This is all that changes:
 
 # %%
 take_home.diff("one_process.py", "horovod_torch.py")
@@ -159,9 +161,9 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `Subset(test, …)`, `allreduce` | each rank tests its part of the images. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
 # | `if rank == 0` | one rank writes the checkpoint; several would overwrite each other's file |
 #
-# The learning rate stays as it is. People often multiply it by the number of ranks, because the global batch grows;
-# [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To do that in a terminal, go to
-# the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
+# The learning rate stays as it is. The *linear scaling rule* would multiply it by the number of ranks, because the global batch
+# grows; [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To start it in a
+# terminal, go to the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
 
 # %%
 out = paths.BUILD / "horovod_torch.pt"
@@ -173,8 +175,8 @@ scripts.run(
 
 # %% [markdown]
 # Why not `python -m mpi4py`, as in notebook 01? There, a rank that failed left the others waiting. A Horovod rank that fails
-# shuts Horovod down as it exits. Its background thread passes that on to the other ranks, and their next allreduce raises an
-# error: "Horovod has been shut down". So no rank waits for a lost one.
+# shuts Horovod down as it exits. Its background thread tells the other ranks, and their next allreduce raises an error:
+# "Horovod has been shut down". So no rank waits for the one that failed.
 #
 # Any MPI launcher will do, such as `mpiexec` or `srun`. Avoid Horovod's own launcher, `horovodrun`: it calls `mpirun` with
 # options that Open MPI 5 no longer understands, and stops with "unable to find the specified executable file".
@@ -187,8 +189,8 @@ scripts.run(
 # that are ready on every rank. Small tensors travel together: Horovod copies them side by side into the *fusion buffer*, by
 # default up to 128 MiB, sends the buffer in one allreduce, and copies them out again.
 #
-# Horovod can record all of this on a *timeline*. The next cell starts fresh processes that train a network with 16 small tensors.
-# Horovod records fifteen of their steps, after many that aren't recorded.
+# Horovod can record all of this on a *timeline*. The next cell starts fresh processes that train a network with 16 small
+# tensors. Horovod records fifteen of their steps, and only after the run has warmed up.
 
 # %%
 measured = lesson.figures.measure("default")
@@ -197,32 +199,34 @@ lesson.figures.draw({"default settings, the step of median length": recorded.typ
 
 # %% [markdown]
 # Each row is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
-# recording, so each bar begins when rank 0 learns of the tensor.
+# recording, so each bar begins when rank 0 first hears of the tensor.
 #
-# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It
-# may need more than one, because the first tensors leave with the next cycle, without waiting for the rest. How many
-# are there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like negotiation, it includes
-# the time that rank 0 spends waiting for the other ranks.
+# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It may need
+# more than one, because the first tensors leave with the next cycle, without waiting for the rest. How many allreduces are
+# there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like a negotiation bar, an allreduce bar
+# includes the time that rank 0 spends waiting for the other ranks.
 #
 # The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
-# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of
-# training on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of them carried only 8 bytes each, and
-# these took 215 seconds. Much of that was waiting, because the first rank to arrive waits for the last.
+# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a traced training
+# run on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of these allreduces carried only 8 bytes
+# each, and together they took 215 seconds. Much of this time was spent waiting, because the first rank to arrive waits for the
+# last.
 #
 # ## Who is late?
 #
-# Horovod remembers the tensors of earlier steps, so a single bit is enough to say that a tensor is ready. Without this *response
-# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. The next run has no cache, and
-# something is wrong with it: in every step, one rank comes late. The program draws lots which one, and how late.
+# Horovod remembers the tensors of earlier steps, so a single bit is enough to say that a tensor is ready. Without this
+# *response cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. The next run has
+# no cache, and something is wrong with it: in every step, one rank comes late. The program chooses at random which rank it is
+# and how late it comes.
 
 # %%
 late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", one_late=True)
 lesson.figures.draw({"one rank is late": late.timeline.typical()})
 
 # %% [markdown]
-# The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's the time
-# that the other ranks spend waiting, and the digits tell you for whom. But this is one step of fifteen, with a few ranks. In a run
-# on hundreds of ranks, nobody reads digits. Here are the same messages as a list:
+# The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's the
+# time that the other ranks spend waiting, and the digits tell you for whom. But the figure shows only one step of fifteen, with
+# a few ranks. In a run on hundreds of ranks, nobody can read the digits. Here are the same messages as a list:
 
 # %%
 events = late.timeline.ready
@@ -232,9 +236,10 @@ pd.DataFrame(events).head(6)
 # ### Exercise 1 (normal): who is late?
 #
 # With this function you can find a late rank in any recording. `events` is a list of messages to rank 0, in any order. Each
-# `event` says that rank `event.rank` has the tensor `event.tensor` of step `event.step`, and arrived at `event.at_ms`. Every rank
-# announces every tensor of every step once. A rank's lateness *for a tensor* is the time from the first rank's message about
-# it to this rank's message. The lateness of a rank in a step is the largest one of that step's tensors.
+# `event` is a message that arrived at `event.at_ms`. In it, rank `event.rank` says that it has the tensor `event.tensor` of
+# step `event.step`. Every rank announces every tensor of every step once. A rank's lateness *for a tensor* is the time from the
+# first rank's message about it to this rank's message. A rank's lateness *in a step* is its largest lateness for any of that
+# step's tensors.
 #
 # <details><summary>Hint 1: two passes</summary>
 #
@@ -243,8 +248,8 @@ pd.DataFrame(events).head(6)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# A dictionary with the keys `(event.tensor, event.step)` for the earliest `at_ms`. Lists of zeros for the result,
-# `{rank: [0.0] * steps for rank in ranks}`, in which `max` keeps the largest value.
+# Keep the earliest `at_ms` in a dictionary with the keys `(event.tensor, event.step)`. For the result, begin with a list of
+# zeros for each rank, `[0.0] * steps`, and let `max` keep the largest value of each step.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -278,23 +283,24 @@ def lateness(events):
 lesson.check.lateness(lateness)
 
 # %% [markdown]
-# Which rank was late in your run, and by how much? Your function says it for each rank, over all fifteen steps, and the last line
-# is what the program drew. (Until you've written it, `written` puts the solution in its place.)
+# Which rank was late in your run, and by how much? The table shows what your function returns, over all fifteen steps, and the
+# last line shows what the program chose. (Until you've written `lateness`, `written` uses the solution instead.)
 
 # %%
 late_ms = pd.DataFrame(lesson.check.written(lateness)(events)).sort_index(axis=1)
 print(late_ms.describe().loc[["min", "50%", "max"]].round(1).to_string())
-print(f"drawn by lot: rank {late.late_rank}, {late.late_ms:.0f} ms in every step")
+print(f"chosen at random: rank {late.late_rank}, {late.late_ms:.0f} ms in every step")
 
 # %% [markdown]
-# (On a busy machine, other ranks come late in some steps, too.) A rank that is late in every step has a slow GPU, a full host, or more work than its share. A rank that is late only once has a
-# large `max` and a small median, for example because it wrote a checkpoint. Look here before you tune any setting.
+# (On a busy machine, other ranks come late in some steps, too.) A rank that is late in every step has a slow GPU, an overloaded
+# host, or more work than its share. A rank that is late only once has a large `max` and a small median, for example because it
+# wrote a checkpoint. Look for late ranks before you tune any setting.
 #
-# *Break it:* measure with `one_late=True` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
+# *Break it:* measure the late run again, but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
 #
 # ## Deeper: cycle time and other settings
 #
-# A longer cycle collects more tensors for one message, but all of them wait for it.
+# A longer cycle collects more tensors for one message, but all of them wait for the cycle to end.
 
 # %%
 guess = predict(
@@ -313,21 +319,23 @@ guess.compare([ms / measured.median_ms for ms in slow.step_ms])
 table
 
 # %% [markdown]
-# The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a step
-# takes seconds. Here it does. (Horovod can choose the settings itself, with [autotune](https://horovod.readthedocs.io/en/stable/autotune.html).)
+# The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a
+# step takes seconds. Here it does. (Horovod can choose the settings itself, with
+# [autotune](https://horovod.readthedocs.io/en/stable/autotune.html).)
 #
-# Instead of averaging, the wrapper can combine gradients with [Adasum](https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html).
-# The wrapper can also send 16-bit gradients (`compression=hvd.Compression.fp16`; see [07c](07c_less_communication.ipynb)) and
-# accumulate them over several backward passes (`backward_passes_per_step=4`; see [05](05_ddp.ipynb)).
+# Instead of averaging, the wrapper can combine gradients with
+# [Adasum](https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html). The wrapper can also send 16-bit gradients
+# (`compression=hvd.Compression.fp16`; see [07c](07c_less_communication.ipynb)) and accumulate them over several backward passes
+# (`backward_passes_per_step=4`; see [05](05_ddp.ipynb)).
 #
-# For TensorFlow and Keras, the calls have other names: see [04_horovod_tensorflow](04_horovod_tensorflow.ipynb). Horovod also runs
-# inside Spark and Ray. Underneath, it uses MPI, gloo, NCCL, or Intel's oneCCL.
+# For TensorFlow and Keras, the calls have other names: see [04_horovod_tensorflow](04_horovod_tensorflow.ipynb). Horovod also
+# runs inside Spark and Ray. Underneath, it uses MPI, gloo, NCCL, or Intel's oneCCL.
 #
 # ## Deeper: continue from a checkpoint
 #
-# Suppose rank 0 loads a model and an optimizer from a checkpoint, and then calls `make_distributed`. The weights reach all ranks, but
-# the momentum is gone: the wrapper begins without any state, even if the optimizer inside had some, and nothing warns you. So
-# load the state into the wrapper, and broadcast rank 0's:
+# Suppose rank 0 loads a model and an optimizer from a checkpoint, and then calls `make_distributed`. The weights reach all
+# ranks, but the momentum is gone: the wrapper begins without any state, even if the optimizer inside had some, and nothing
+# warns you. So load the optimizer's state into the wrapper, and broadcast it from rank 0:
 #
 # ```python
 # state = optimizer.state_dict()
@@ -342,7 +350,7 @@ table
 # - Broadcast rank 0's weights, and wrap the optimizer. Wrapping loses the optimizer's state.
 # - A background thread finds out, in cycles, which gradients are ready on all ranks, and fuses small ones into one message.
 # - Negotiation and allreduce both include the time spent waiting for the slowest rank. Without the response cache, the timeline
-#   tells you which rank that is, and a few lines of Python tell you how late it is in each step.
+#   tells you which rank that is, and a few lines of Python compute how late it is in each step.
 #
 # **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799),
 # for tensor fusion and the timeline; the ring came from A. Gibiansky's post for Baidu, *Bringing HPC Techniques to Deep

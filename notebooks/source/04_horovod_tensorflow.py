@@ -1,11 +1,11 @@
 # %% [markdown] track="frameworks"
 # # Horovod with TensorFlow and Keras
 #
-# You inherit a Keras script. Someone has added Horovod to it, as its documentation says. You start it on two ranks: no error, no
-# warning, a falling loss, a good accuracy, and an epoch takes half the time. Would you trust its scaling curve? (Horovod's last
-# release was in June 2023, so you'll meet it in scripts that you inherit, not in new ones.)
+# You inherit a Keras script. Someone has added Horovod to it, following Horovod's documentation. You start the script on two
+# ranks: no error, no warning, a falling loss, a good accuracy, and an epoch takes half the time. Would you trust its scaling
+# curve? (Horovod's last release was in June 2023, so you'll meet it in scripts that you inherit, not in new ones.)
 #
-# **You will** examine such a run, find out whether something is wrong with it, and fix what is. Then you'll turn a Keras function
+# **You will** examine such a run, find out whether something is wrong with it, and fix it. Then you'll turn a Keras function
 # for one process into one for many.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
@@ -37,8 +37,9 @@ out = paths.BUILD / "horovod_tf.keras"
 # ## The inherited run
 #
 # With Keras you don't write the training loop: `compile` takes the optimizer and the loss, and `fit` takes the samples. Horovod
-# offers an optimizer that should average the gradients it gets, `horovod.tensorflow.keras.DistributedOptimizer`. The script uses
-# it, and here it runs on this notebook's ranks. They need a few seconds to import TensorFlow.
+# offers an optimizer that should average the gradients it gets, `horovod.tensorflow.keras.DistributedOptimizer`. The inherited
+# script uses this optimizer, and the next cells do the same on this notebook's ranks. The ranks need a few seconds to import
+# TensorFlow.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -69,7 +70,7 @@ images, labels = split.images[:samples], split.labels[:samples]
 # Each rank fits the network to its own part of the samples. All of them start from the same seed, so there is nothing to
 # broadcast. The learning rate is multiplied by `size`, because a step based on `size` times as many samples can be longer
 # ([07_large_batch](07_large_batch.ipynb) shows the limits of this *linear scaling*). `jit_compile=False` keeps Keras from using
-# its compiler, XLA, for which Horovod needs a GPU.
+# the compiler XLA, which Horovod supports only on GPUs.
 
 
 # %%
@@ -168,12 +169,13 @@ if rank == 0:
         "Horovod's class defines",
         *(name for name, item in vars(type(stock)).items() if callable(item)),
     )
-    print("its `apply` is that of", type(stock).apply.__module__)
+    print("its `apply` comes from", type(stock).apply.__module__)
 
 # %% [markdown]
-# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and its relatives. Keras 2 called these methods to
-# get the gradients. Keras 3 never does: it computes the gradients elsewhere and calls `apply_gradients`, which trusts that
-# they've been averaged and hands them on to `apply`. Python is perfectly happy to let you define a method nobody ever calls.
+# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and similar methods. Keras 2 called these methods
+# to get the gradients. Keras 3 never calls them: it computes the gradients elsewhere and calls `apply_gradients`, which trusts
+# that the gradients have been averaged and hands them on to `apply`. Python is perfectly happy to let you define a method
+# nobody ever calls.
 #
 # And each rank *does* learn, from its own samples. The speed-up is even better than that of a correct script, which has to
 # communicate.
@@ -186,13 +188,13 @@ if rank == 0:
 #
 # <details><summary>Hint 1: where?</summary>
 #
-# Horovod's class overrides methods that Keras 3 doesn't call. Which method do all gradients go through, whether they come
-# from `fit` or from `apply_gradients`? Your version of it has to do something before the optimizer's own runs.
+# Horovod's class overrides methods that Keras 3 doesn't call. Which method do all gradients go through, whether they come from
+# `fit` or from `apply_gradients`? Override that method: do something first, and then call the optimizer's own version.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# The method is `apply(self, gradients, variables=None)`. `hvd.grouped_allreduce(list, op=hvd.Average)` averages a whole list
-# in one go. `super().apply(…)` is what the given optimizer would have done.
+# The method is `apply(self, gradients, variables=None)`. `hvd.grouped_allreduce(list, op=hvd.Average)` averages a whole list in
+# one go. `super().apply(…)` does what the given optimizer would have done.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -246,11 +248,11 @@ hvd.shutdown()  # its idle thread would take time from the script below
 #
 # ## A script for many processes
 #
-# Averaging alone doesn't make a script for many processes. What else does it need? [scripts/horovod_tf.py](scripts/horovod_tf.py)
-# is a complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records what it
-# computes on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and that works with
-# Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked lines know
-# about other processes. Here they are, with their neighbors:
+# What does a script for many processes need besides averaged gradients? [scripts/horovod_tf.py](scripts/horovod_tf.py) is a
+# complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records what it
+# computes on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and that works
+# with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked lines
+# know about other processes. Here they are, with the lines around them:
 
 # %%
 take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
@@ -261,13 +263,14 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 # | `hvd.init()` | starts Horovod's background thread, which finds out which gradients are ready on all ranks ([03](03_horovod_pytorch.ipynb) shows how) |
 # | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
 # | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
-# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number, or one waits |
+# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number of steps, or some wait forever |
 # | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
 # | `permutation(…)[rank::size]` | each rank takes its own part of every batch. All ranks shuffle with the same seed, so the parts don't overlap |
 # | `allreduce(…, op=hvd.Sum)` | each rank tests its own part. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
 # | `if rank == 0` | one rank prints and writes the file |
 #
-# Keras keeps its weights in variables of its own. Horovod only knows the TensorFlow variable inside, `v.value`.
+# Keras keeps its weights in variables of its own. Inside each Keras variable `v` is a TensorFlow variable, `v.value`, and
+# Horovod only understands that one.
 #
 # The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
 
@@ -279,20 +282,20 @@ scripts.run(
 )
 
 # %% [markdown]
-# The first epoch also has the first step, which builds the graph. How much slower does that make it here?
+# The first epoch also has the first step, which builds the graph. How much slower does that make the first epoch in your run?
 #
 # ## Exercise 2 (normal): from one process to many
 #
-# The function below trains a model in one process. Change it so that many ranks train one model together. The same changes
-# make any Keras script run on many processes. All ranks call the function with the same images, labels and path, but each has
+# The function below trains a model in one process. Change it so that many ranks train one model together. The same changes make
+# any Keras script run on many processes. All ranks call the function with the same images, labels and path, but each rank has
 # built `model` with its own random weights. Horovod is already initialized.
 #
-# - Together the ranks train on each sample once per epoch, 64 samples *per rank* and step, with the learning rate scaled linearly.
-#   (The number of samples divides evenly.)
+# - Together the ranks train on each sample once per epoch, 64 samples *per rank* and step, with the learning rate scaled
+#   linearly. (The number of samples is a multiple of the number of ranks.)
 # - Afterward all ranks hold the same trained model, and one of them has saved it.
 #
-# `averaging` is the function that you've just written. The lesson has a callback that broadcasts rank 0's weights before the first
-# step, `lesson.keras3.BroadcastVariables()`.
+# `averaging` is the function that you've just written. The lesson has a callback that broadcasts rank 0's weights before the
+# first step, `lesson.keras3.BroadcastVariables()`.
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
@@ -365,13 +368,14 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 # %% [markdown]
 # *Break it:* leave out the broadcast. What does the digest say?
 #
-# With a `tf.data` pipeline, a rank's samples are `dataset.shard(size, rank)`. Put it before `shuffle` and `batch`, so that no two
-# ranks get the same sample.
+# With a `tf.data` pipeline, a rank's samples are `dataset.shard(size, rank)`. Call `shard` before `shuffle` and `batch`, so
+# that no two ranks get the same sample.
 #
 # ## Take it home
 #
-# [scripts/horovod_keras.py](scripts/horovod_keras.py) is the script from above with a Keras optimizer that averages. It doesn't
-# use the tape, but lets Keras take the step. To start it in a terminal, go to the workshop's folder, and type:
+# [scripts/horovod_keras.py](scripts/horovod_keras.py) is `horovod_tf.py` with a Keras optimizer that averages. Instead of
+# recording a tape, this script lets Keras take the step. To start the script in a terminal, go to the workshop's folder, and
+# type:
 #
 # ```bash
 # source .venv/bin/activate
@@ -413,33 +417,33 @@ for broken in (
 hvd.shutdown()
 
 # %% [markdown]
-# There is one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single
-# rank builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. After
-# 60 seconds, Horovod's *stall inspector* warns: it lists these tensors, and the ranks that haven't got them. With
-# `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. Build the same networks in the same order on every
-# rank, or name the layers.
+# There is one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single rank
+# builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. After 60 seconds,
+# Horovod's *stall inspector* warns: it lists the tensors that some ranks wait for, and the ranks that haven't announced them.
+# With `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. So build the same networks in the same order on every
+# rank, or name the layers yourself.
 #
 # ## Deeper: TensorFlow's own strategies
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
-# `MultiWorkerMirroredStrategy` uses several hosts. Its processes talk over gRPC, which leaves a supercomputer's fast network
-# unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new work, look at
-# DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
-# [Differences](../book/differences.md) says what became of them.)
+# `MultiWorkerMirroredStrategy` uses several hosts. The processes of the latter talk over gRPC, which leaves a supercomputer's
+# fast network unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new
+# work, look at DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
+# [Differences](../book/differences.md) says what replaces them.)
 #
 # ## Remember
 #
-# - From one process to many: take a GPU by local rank and samples by rank, broadcast, average the gradients, scale the learning
-#   rate, and save on rank 0.
-# - Horovod only knows TensorFlow's variables, so hand it `v.value`.
+# - From one process to many: take a GPU by local rank and samples by rank, broadcast, average the gradients, adapt the learning
+#   rate to the larger batch, and save on rank 0.
+# - Horovod only understands TensorFlow's variables, so hand it `v.value` instead of a Keras variable `v`.
 # - Under Keras 3, Horovod 0.28's `DistributedOptimizer` silently averages nothing. Average in `apply`, and wrap the optimizer
 #   again after loading.
-# - A falling loss proves nothing about communication, because a rank also learns on its own. At the end of every run, check that
-#   the ranks agree.
+# - A falling loss proves nothing about communication, because a rank that never communicates learns, too. At the end of every
+#   run, check that the ranks agree.
 #
-# **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*
-# (arXiv:1802.05799): the steps from one process to many. The source of Horovod 0.28.1 (`horovod/_keras`) for where it averages,
-# and that of Keras 3 (`BaseOptimizer.apply_gradients`) for what calls what. P. Goyal et al., *Accurate, Large Minibatch SGD*
+# **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799):
+# the steps from one process to many. The source of Horovod 0.28.1 (`horovod/_keras`) for where Horovod averages, and the source
+# of Keras 3 (`BaseOptimizer.apply_gradients`) for which method calls which. P. Goyal et al., *Accurate, Large Minibatch SGD*
 # (arXiv:1706.02677): linear scaling and warm-up.
 
 # %%
