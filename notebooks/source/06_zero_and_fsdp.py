@@ -5,8 +5,8 @@
 # memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why does every
 # GPU have to hold all of it?
 #
-# **You will** count what a parameter costs in training, write stages 1 and 3 of ZeRO, see when your ranks gather, compute and
-# drop, meet stage 3 again as FSDP, and find out whether a model fits your GPUs.
+# **You will** count what a parameter costs in training, write stages 1 and 3 of ZeRO, see when your ranks gather weights,
+# compute with them and drop them, meet stage 3 again as FSDP, and find out whether a model fits your GPUs.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
@@ -26,8 +26,8 @@ sizes = profile.current()
 # %% [markdown]
 # ## What does a parameter cost?
 #
-# The workshop's network is too small for memory to matter, so here is a larger one, with three hidden layers of 1,024 units. (It
-# has 12 outputs, not the 10 of [05](05_ddp.ipynb), because 12 divide evenly by 2, 3, 4 and 6 ranks.)
+# The workshop's network is too small for memory to matter, so here is a larger one, with three hidden layers of 1,024 units.
+# (It has 12 outputs, not 10 as in [05](05_ddp.ipynb), because 2, 3, 4 and 6 ranks can divide 12 outputs evenly.)
 
 # %%
 model = lesson.by_hand.perceptron()
@@ -65,9 +65,9 @@ guess.compare(sum(one_process.values()) / parameters)
 
 # %% [markdown]
 # For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and
-# it takes half of these bytes. Training in 16 bits is faster, but takes 16 bytes per parameter again: 2 for the weight, 2 for the
-# gradient, 8 for Adam, and 4 for a copy of the weight in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you
-# fit on one GPU? (When vendors say 80 GB of memory, they mean 80 GiB.)
+# it takes half of these bytes. Training in 16 bits is faster, but takes 16 bytes per parameter, too: 2 for the weight, 2 for
+# the gradient, 8 for Adam, and 4 for a copy of the weight in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that
+# let you fit on one GPU? (When vendors say 80 GB of memory, they mean 80 GiB.)
 
 # %%
 for gib in (16, 40, 80):
@@ -78,8 +78,8 @@ for gib in (16, 40, 80):
 # ([05](05_ddp.ipynb)). But why should every rank keep the same numbers?
 #
 # *ZeRO*, the zero redundancy optimizer, is still data parallel: each rank trains on its own samples. But each rank keeps only a
-# *shard* of what all ranks have in common, and they send each other the rest when it's needed. Here is what each of four ranks
-# holds. The dotted frames show what DDP would hold.
+# *shard* of what all ranks have in common, and the ranks send each other the rest when they need it. Here is what each of four
+# ranks holds. The dotted frames show what DDP would hold.
 
 # %%
 lesson.figures.stages(ranks=4)
@@ -137,8 +137,9 @@ print(
 # process would have after a step with the global batch. Send no more bytes than an allreduce would. (The training loop clears
 # the gradients.)
 #
-# You have the two halves: `lesson.ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `lesson.ring.allgather(comm,
-# array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays, but `gradient` is a tensor.
+# You have the two halves: `lesson.ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and
+# `lesson.ring.allgather(comm, array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays, but
+# `gradient` is a tensor.
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
@@ -198,8 +199,8 @@ lesson.by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# enlarges rounding errors, because a weight's first step is equally long, however small its gradient is.)
-# PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce,
+# enlarges rounding errors, because every weight's first step has the same length, no matter how small its gradient is.)
+# PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than your class: a whole allreduce,
 # and then the weights.
 #
 # ## Stage 2
@@ -230,15 +231,15 @@ lesson.by_hand.train(Zero2)
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
 # order. If one rank skips a parameter, the ranks add up gradients of different parameters from then on. MPI raises an error if
-# these gradients differ in length. If they don't, the weights are silently wrong.
+# these gradients differ in length. If they have the same length, the weights are silently wrong.
 #
 # Each hook of `Zero2` also waits for the other ranks. FSDP's hooks don't, because they start a reduce-scatter with `async_op=True`,
 # as your hooks in [05](05_ddp.ipynb) start an allreduce.
 #
 # ## Stage 3
 #
-# In stage 3, a rank keeps only its shards of the weights as well. The ranks *gather* a layer's weights whenever that layer
-# computes: once in the forward pass and, because they drop the weights in between, once more in the backward pass.
+# In stage 3, a rank keeps only a shard of the weights, too. The ranks *gather* a layer's weights whenever that layer computes:
+# once in the forward pass and, because they drop the weights in between, once more in the backward pass.
 #
 # How can a rank drop weights that autograd still refers to? It keeps the tensor and frees only the memory behind it, as FSDP
 # does. (Don't read or write such a tensor before it has memory again, not even with `print`: Python would crash.)
@@ -269,14 +270,15 @@ guess
 # all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
 #
 # Write `gather`, which brings one layer's whole weights into memory, and `drop`, which frees that memory. Besides its shards, a
-# rank may hold one layer at a time, and one allgather per call of `gather` is enough. The cell above has become two functions:
-# `lesson.by_hand.free(flat)` frees the memory of an array, and `lesson.by_hand.fill(flat, values)` gives it new memory with these
-# values. Let the ranks exchange their shards in a new array, because PyTorch can't free memory that it has lent to NumPy.
+# rank may hold one layer at a time, and one allgather per call of `gather` is enough. The code above that freed an array and
+# filled it again has become two functions: `lesson.by_hand.free(flat)` frees the memory of an array, and
+# `lesson.by_hand.fill(flat, values)` gives it new memory with these values. Let the ranks exchange their shards in a new array,
+# because PyTorch can't free memory that it has lent to NumPy.
 #
 # <details><summary>Hint 1: what does a rank have, and what is missing?</summary>
 #
-# It has its own shard, and it needs those of all ranks, each at its place. That's the allgather of `Zero1.step`, except that your
-# shard isn't in the new array yet.
+# A rank has its own shard, and it needs those of all ranks, each in its place. That's the allgather of `Zero1.step`, except
+# that your shard isn't in the new array yet.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -356,14 +358,14 @@ lesson.figures.over_time(costs[0]["Zero3"])
 # compute. (The first *Deeper* section changes that.)
 #
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage 3
-# weights, too.)
+# times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage
+# 3 also sends weights.)
 #
 # ## FSDP: stage 3 in PyTorch
 #
 # PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function. Each call of
-# `fully_shard` makes a unit, whose weights are gathered together, and the last call takes what's left. In a transformer, use one
-# unit per block. Does FSDP hold the same as your stage 3, and send the same?
+# `fully_shard` makes a unit, whose weights are gathered together, and the last call, on the whole model, takes the parameters
+# that are left. In a transformer, use one unit per block. Does FSDP hold and send as many bytes as your stage 3?
 
 # %%
 # %%ranks
@@ -386,8 +388,8 @@ costs["FSDP"]
 lesson.figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and your stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the moment
-# after the backward pass. Training runs out of memory earlier, where it holds the most:
+# FSDP and your stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the
+# moment after the backward pass. If training runs out of memory, it does so earlier, at the moment when a rank holds the most:
 
 # %%
 for name, cost in team.pull("costs")[0].items():
@@ -399,11 +401,12 @@ for name, cost in team.pull("costs")[0].items():
 
 # %% [markdown]
 # While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So `Zero3` and
-# FSDP have the same peak. (These numbers leave out activations and message buffers. FSDP's buffers are larger than yours: in the
+# FSDP have the same peak. (These numbers leave out activations and message buffers. FSDP's buffers are larger than your class's: in the
 # backward pass, they already hold the weights of the layer that comes next.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
-# cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
+# cell, how many allgathers does
+# `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
 #
 # [scripts/fsdp2.py](scripts/fsdp2.py) is notebook 05's DDP script with FSDP. Besides `fully_shard`, this changes:
 #
@@ -411,12 +414,12 @@ for name, cost in team.pull("costs")[0].items():
 # |---|---|
 # | `torch.device("meta")`, then `to_empty` | the layers get their memory one after the other, so no rank ever holds all of them ([06c](06c_fitting_more.ipynb)) |
 # | `DataLoader(test, batch_sampler=…)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
-# | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. On rank 0 alone, `dcp.save` would wait for the others until the time-out |
+# | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. On rank 0 alone, `dcp.save` would wait for the other ranks until the time-out |
 #
 # Two lines haven't changed, but matter more now:
 #
-# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different
-#   seeds each rank would keep shards of a *different* network, and nothing would say so.
+# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, but `fully_shard` doesn't. With different
+#   seeds, each rank would keep shards of a *different* network, and no error would tell you.
 # - The optimizer comes after `fully_shard`. Only then are the parameters shards: *DTensors*, which know their layout.
 #
 # If you come from FSDP1: `fully_shard` replaces the wrapper and its policies, `reshard_after_forward=False` replaces
@@ -428,13 +431,13 @@ take_home.train("fsdp2.py")
 # %% [markdown]
 # ## Does it fit?
 #
-# The calculator also counts the activations. It keeps a tenth of each GPU free, for buffers and for the layer that is gathered. On
-# how few A100s of 40 GB does Llama 7B fit, in fp32 as above? And if you recompute activations (*activation checkpointing*,
-# [06c](06c_fitting_more.ipynb))?
+# The calculator also counts the activations. It keeps a tenth of each GPU free, for buffers and for the layer that is gathered.
+# How many A100s with 40 GB does Llama 7B need, in fp32 as above? And how many if you recompute activations (*activation
+# checkpointing*, [06c](06c_fitting_more.ipynb))?
 #
 # <details><summary>Answer</summary>
 #
-# On 6 of them, and on 3 if you recompute.
+# Six, or three if you recompute.
 #
 # </details>
 
@@ -452,17 +455,17 @@ lesson.memory_calculator()
 # | Does everything fit except the activations? | smaller micro-batches; recomputation and bf16 ([06c](06c_fitting_more.ipynb)) | up to one more forward pass |
 # | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes, but with `ZeroRedundancyOptimizer` 1.5 times as many |
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
-# | Does one layer fit, with a shard of everything, if only the GPUs of one node share? And is the network between nodes slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
+# | Does one layer fit, with a shard of everything, if only the GPUs of one node divide the model? And is the network between nodes slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
 # | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only between GPUs of one node |
-# | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
+# | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time, because the link to the host is slow |
 # | Still no? | more GPUs | |
 #
-# People turn to *pipeline parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)), when ZeRO-3's messages
-# are too much for the network between nodes.
+# If ZeRO-3's messages are too much for the network between nodes, use *pipeline parallelism*, in which each rank holds a few
+# layers ([11b](11b_pipelines.ipynb)).
 #
-# And the network from the top, with 7 billion parameters? What your classes have divided among your ranks, they divide among eight
-# GPUs in the same way:
+# And the network from the top of this page, with 7 billion parameters? Your classes would divide it among eight GPUs in the
+# same way:
 
 # %%
 print(f"DDP: {7 * sum(one_process.values()) / parameters:.1f} of 80 GB")
@@ -474,14 +477,14 @@ for name, cost in costs[0].items():
     print(f"{name}: {gigabytes:.1f} of 80 GB")
 
 # %% [markdown]
-# With DDP it's 112 GB everywhere, because every GPU holds a copy, and by default 28 more for DDP's buckets. With your stage 3 it's
-# 14 GB. One layer at a time comes on top:
-# of 32 equal ones, each has 0.9 GB of weights and as much gradient. More than 60 GB are left for activations.
+# With DDP it's 112 GB everywhere, because every GPU holds a copy, and by default 28 more for DDP's buckets. With your stage 3
+# it's 14 GB, and one layer at a time comes on top. If there are 32 equal layers, each has 0.9 GB of weights and 0.9 GB of
+# gradients. So more than 60 GB are left for activations.
 #
 # ## Deeper: gather ahead
 #
-# In your stage 3, a layer can't compute until its weights have arrived. But the ranks know which layer comes next, so they don't
-# have to wait for this one to finish.
+# In your stage 3, a layer can't compute until its weights have arrived. But the ranks know which layer comes next, so they can
+# ask for its weights early.
 #
 # ### Exercise 3 (warm-up): stage 3 that looks ahead
 #
@@ -491,7 +494,7 @@ for name, cost in costs[0].items():
 #
 # <details><summary>Hint</summary>
 #
-# Nobody has started the first layer of a pass. And which layer follows the last one?
+# Nobody has started to gather the first layer of a pass. And what is `following` after the last layer?
 #
 # </details><details><summary>Solution</summary>
 #
@@ -532,12 +535,12 @@ class Lookahead:
 lesson.check.Lookahead(Lookahead)
 
 # %% [markdown]
-# What is it worth? Sixteen ranks emulate imagined machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). A layer takes 2 ms in the forward
-# pass and 4 ms in the backward pass.
+# How much time does that save? Sixteen ranks emulate machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). In this emulation, a
+# layer takes 2 ms in the forward pass and 4 ms in the backward pass.
 
 # %%
 guess = predict(
-    "Of a step without looking ahead, what share will looking ahead save?",
+    "What share of a step's time will looking ahead save?",
     low=0,
     high=75,
     unit="%",
@@ -567,8 +570,8 @@ guess.compare(
 )
 
 # %% [markdown]
-# FSDP looks ahead by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
-# `set_modules_to_forward_prefetch`.
+# FSDP looks ahead by itself in the backward pass. In the forward pass it does so only if the CPU is ahead of the GPU.
+# Otherwise, use `set_modules_to_forward_prefetch`.
 #
 # ## Deeper: many micro-batches
 #
@@ -615,21 +618,21 @@ guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
 table
 
 # %% [markdown]
-# Stage 2 has nowhere to keep whole gradients, so it reduces them in every micro-batch. Stage 3 also gathers all weights twice,
-# and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
+# Stage 2 has nowhere to keep whole gradients, so it reduces them in every micro-batch. Stage 3 also gathers all weights twice
+# in every micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
 #
 # With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
 # before the first micro-batch, and `(True)` before the last one.
 #
-# And you'll clip gradients that no rank holds as a whole. Under FSDP as in DeepSpeed, that takes an allreduce of the shards' sums of
-# squares. You can write it in [06b](06b_deepspeed.ipynb). Here `clip_grad_norm_` does it, so call it on every rank.
+# How do you clip a gradient that no rank holds as a whole? Its norm takes an allreduce of the shards' sums of squares, which
+# you write in [06b](06b_deepspeed.ipynb). Under FSDP, `clip_grad_norm_` does it for you, so call it on every rank.
 #
 # ## Deeper: an optimizer that needs whole matrices
 #
 # Adam updates each weight on its own, so a shard is enough for it. *Muon* ([07d](07d_large_batch_optimizers.ipynb)) needs the
-# whole momentum matrix, because it makes that matrix orthogonal in five rounds of matrix products. Can it work on shards?
-# Under FSDP, parameters are DTensors, and operations on them have the same result as on the whole tensors. PyTorch
-# sends whatever messages that takes.
+# whole momentum matrix, because it makes that matrix orthogonal in five rounds of matrix products. Can it work on shards? Under
+# FSDP, parameters are DTensors, and an operation on them has the same result as on whole tensors. PyTorch sends whatever
+# messages that takes.
 
 # %%
 guess = predict(
@@ -707,7 +710,7 @@ def by_owner(comm, shard, owner, orthogonal):
 lesson.check.by_owner(by_owner)
 
 # %% [markdown]
-# Two collectives remain of sixteen, and a rank sends each of its rows once and receives it once. In a real model, deal out the
+# Of sixteen collectives, two remain, and each rank sends its rows once and receives them once. In a real model, deal out the
 # matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., does the same with ZeRO-1.)
 #
 # ## Deeper: the other names that you'll hear
@@ -727,7 +730,8 @@ lesson.check.by_owner(by_owner)
 # - Training with Adam takes about 16 bytes per parameter. Activations come on top.
 # - ZeRO is data parallelism without copies: stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the
 #   weights.
-# - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, in every micro-batch.
+# - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, and sends all of this in every
+#   micro-batch.
 # - Under FSDP, every rank takes part in each forward pass and in each checkpoint.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).

@@ -2,8 +2,8 @@
 # # DeepSpeed: ZeRO from a configuration
 #
 # A colleague gives you a training script and a JSON file. The script is almost the one you know. The file decides whether the
-# model fits and what the ranks send each other. And if one line is missing from it, DeepSpeed clips your gradients, or doesn't,
-# depending on its version. Can you read such a file, and write one?
+# model fits and what the ranks send each other. And if one line is missing from the file, it depends on DeepSpeed's version
+# whether your gradients are clipped. Can you read such a file, and write one?
 #
 # **You will** find three faults in a colleague's run, write a configuration of your own, measure what each stage keeps, clip a
 # gradient that is spread over the ranks, and merge a sharded checkpoint into one file.
@@ -33,10 +33,10 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `__compatible_ops__ = {}` | only for CPUs, where DeepSpeed would otherwise compile its own allreduce for two minutes |
+# | `__compatible_ops__ = {}` | only for CPUs, where DeepSpeed would otherwise spend two minutes compiling its own allreduce |
 # | `deepspeed.initialize` | moves the model to the rank's device, sends rank 0's weights to every rank, and takes over the optimizer and the schedule |
-# | `engine(…)`, `engine.backward`, `engine.step` | the engine decides when to send. `step` also clears the gradients and steps the schedule |
-# | `engine.save_checkpoint` on *every* rank | each rank writes its shards. On rank 0 alone, it would wait until the time-out |
+# | `engine(…)`, `engine.backward`, `engine.step` | the engine decides when to send gradients. `step` also clears the gradients and steps the schedule |
+# | `engine.save_checkpoint` on *every* rank | each rank writes its shards. On rank 0 alone, the call would wait until the time-out |
 #
 # Start it with `torchrun`, or with DeepSpeed's launcher: `deepspeed --no_local_rank zero_deepspeed.py`. You can ignore the
 # warnings.
@@ -55,16 +55,15 @@ take_home.train("zero_deepspeed.py")
 # | `train_micro_batch_size_per_gpu` | samples per backward pass on one rank |
 # | `gradient_accumulation_steps` | backward passes per step |
 # | `zero_optimization: stage` | 0 to 3 |
-# | `zero_optimization: offload_optimizer` | `{"device": "cpu"}` keeps the optimizer's state on the host, and takes the step there |
+# | `zero_optimization: offload_optimizer` | `{"device": "cpu"}` keeps the optimizer's state on the host, which also takes the step |
 # | `zero_allow_untested_optimizer` | lets you use any optimizer of PyTorch's. Adam, AdamW and Adagrad don't need it, SGD does |
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the whole gradient; 0 means no clipping |
 #
-# From two of the first three keys, DeepSpeed computes the third. If a step's samples can't be divided in this way, it refuses to
-# start.
+# From two of the first three keys, DeepSpeed computes the third. If the three numbers can't agree, DeepSpeed refuses to start.
 #
-# Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions clip at a norm of 1, and earlier ones
-# don't clip at all. No message tells you which.
+# Always write `gradient_clipping`. If this key is missing, DeepSpeed 0.19.3 and later versions clip at a norm of 1, and earlier
+# versions don't clip at all. No message tells you which.
 #
 # ### Exercise 1 (normal): what's wrong with this run?
 #
@@ -89,19 +88,19 @@ colleague = {
 # The run has three faults, and DeepSpeed reports only one of them when the run starts. Can you see all three?
 #
 # With `problems`, you find such faults in any run before it starts. The configuration gives both batch sizes, and possibly the
-# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree on this number of ranks, `"clipping"` if
-# it depends on DeepSpeed's version whether gradients are clipped, and `"saving"` if the run would get stuck when it saves. For a
-# run without faults, the list is empty.
+# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree with the number of ranks,
+# `"clipping"` if it depends on DeepSpeed's version whether gradients are clipped, and `"saving"` if the run would get stuck
+# when it saves. For a run without faults, the list is empty.
 #
 # <details><summary>Hint 1: what to compare</summary>
 #
-# How many samples do all ranks together take in one backward pass? Do whole passes add up to a step? And what does the table of
-# changes, further up, say about `save_checkpoint`?
+# How many samples do all ranks together take in one backward pass? Does a whole number of these passes add up to a step? And
+# what does the table of changes, further up, say about `save_checkpoint`?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `config.get(key, other)` is `other` if the key is missing, and `key in config` says whether it's there. A clipping norm of 0 is
-# there, too. `set(saving_ranks)` and `set(range(ranks))` are equal if they contain the same ranks.
+# `config.get(key, other)` is `other` if the key is missing, and `key in config` says whether it's there. A key whose value is 0
+# is there, too. `set(saving_ranks)` and `set(range(ranks))` are equal if they contain the same ranks.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -145,7 +144,7 @@ lesson.check.problems(problems)
 lesson.check.written(problems)(colleague, team.n, saving_ranks=[0])
 
 # %% [markdown]
-# Now let DeepSpeed try it, on the perceptron of notebook 06:
+# Now let DeepSpeed try this configuration, on the perceptron of notebook 06:
 
 # %%
 team.push(colleague=colleague)
@@ -192,15 +191,16 @@ print(
 )
 
 # %% [markdown]
-# Nobody asked DeepSpeed to clip. If a gradient is longer than this norm, DeepSpeed shortens it, and prints no warning. The third
-# fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks, which never call it.
+# Nobody asked DeepSpeed to clip. If the gradient's norm is larger, DeepSpeed scales the gradient down, and prints no warning.
+# The third fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks, which never
+# call it.
 #
 # ### Exercise 2 (warm-up): write one
 #
 # With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
 # `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
 # `largest_micro_batch` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and
-# gradients aren't clipped. Give both batch sizes, so that DeepSpeed compares them with the number of ranks.
+# gradients aren't clipped. Give both batch sizes, so that DeepSpeed can check them against the number of ranks.
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
@@ -289,10 +289,10 @@ lesson.engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
-# keeps *master weights*, a second copy of this rank's shard. In 16 bits they keep small steps from getting lost
-# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12
-# bytes per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks'
-# shards even in stages 1 and 2: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
+# keeps *master weights*, a second copy of this rank's shard. If you train in 16 bits, master weights keep small steps from
+# getting lost ([06c](06c_fitting_more.ipynb)), but DeepSpeed keeps them even in fp32. The optimizer therefore takes 12 bytes
+# per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
+# stage 1. So stages 1 and 2 take the same: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
 # because a tensor that lies across the border of two shards keeps its whole gradient on both ranks.
 #
 # ### Sixteen bits
@@ -312,16 +312,15 @@ for stage in (1, 3):
 lesson.engines.draw(team.pull("in_bf16"), parameters)
 
 # %% [markdown]
-# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the
-# optimizer. On two ranks, stage 1 takes 2 + 1 + 6 = 9 of them by the formula, and again a little more where a tensor
-# lies across the border. With `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you
-# ([06c](06c_fitting_more.ipynb)).
+# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. On two
+# ranks, stage 1 takes 2 + 1 + 6 = 9 bytes by the formula, and again a little more where a tensor lies across the border. With
+# `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you ([06c](06c_fitting_more.ipynb)).
 #
 # ### Exercise 3 (warm-up): clip as DeepSpeed does
 #
-# With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. Together,
-# the arrays in all ranks' `shards` make up the gradient. If its norm is larger than `max_norm`, scale every shard in place, so
-# that the norm becomes `max_norm`. Return the original norm.
+# With `clip`, your ranks do what `gradient_clipping` does: they limit the norm of a gradient that no rank has as a whole.
+# Together, the arrays in all ranks' `shards` make up the gradient. If its norm is larger than `max_norm`, scale every shard in
+# place, so that the norm becomes `max_norm`. Return the original norm.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -437,11 +436,11 @@ if comm.rank == 0:
 #
 # ## Remember
 #
-# - In a configuration, look for the stage, and for batch sizes that agree on your number of ranks. Always write
+# - In a configuration, look for the stage, and for batch sizes that agree with your number of ranks. Always write
 #   `gradient_clipping`.
 # - All ranks call `save_checkpoint`.
-# - From stage 1 on, the optimizer takes 12 bytes per parameter of the shard, even in fp32.
-# - The norm of a sharded gradient takes an allreduce of the squares.
+# - From stage 1 on, Adam and the master weights take 12 bytes per parameter of the shard, even in fp32.
+# - The norm of a sharded gradient takes an allreduce of the sums of squares.
 #
 # **Take it home:** [scripts/zero_deepspeed.py](scripts/zero_deepspeed.py).
 #

@@ -59,7 +59,7 @@ class Recompute(torch.autograd.Function):
 #
 # With `backward_again`, a network keeps one tensor per block. `x` is the block's input, and `gradient` is the gradient with
 # respect to the block's output. Return the gradient with respect to `x`. The gradients of the block's parameters must be in
-# their `.grad` afterwards. Stop at `x`: autograd continues with the blocks before it.
+# their `.grad` afterwards. Stop at `x`, because autograd continues with the blocks before this one.
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
@@ -67,8 +67,9 @@ class Recompute(torch.autograd.Function):
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `x.detach().requires_grad_()` is a tensor with the same values that belongs to no other layer. Autograd calls your function
-# with recording switched off; inside `with torch.enable_grad():` it's on. `y.backward(gradient)` starts from a given gradient.
+# `x.detach().requires_grad_()` is a tensor with the same values, cut off from the layers that computed `x`. Autograd calls your
+# function with recording switched off; inside `with torch.enable_grad():` it's on. `y.backward(gradient)` starts from a given
+# gradient.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -99,7 +100,8 @@ def backward_again(block, x, gradient):
 lesson.check.backward_again(backward_again)
 
 # %% [markdown]
-# Compare three ways on eight transformer blocks. (As long as you haven't written it, `lesson.check.written` uses the solution.)
+# Compare three ways on eight transformer blocks. (As long as you haven't written `backward_again`, `lesson.check.written` uses
+# the solution.)
 
 # %%
 again = lesson.check.written(backward_again)
@@ -130,25 +132,27 @@ for recompute, title in ((False, "keep everything"), (True, "recompute")):
     )
 
 # %% [markdown]
-# So it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
-# forward passes, so that's a third more of them. The time may grow less than that, because not all of a step goes into
-# these operations. By how much did yours grow?
+# So it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two forward
+# passes, so that's a third more operations. The time may grow less than that, because a step also spends time on other things.
+# By how much did it grow here?
 #
-# Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. A block that gets images
-# would not be trained. With `use_reentrant=False`, PyTorch's `checkpoint` works there, too. It also repeats the random numbers,
-# so that dropout drops the same units both times.
+# Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. In the first block of a
+# network, `x` may be images, which require none, so that block's weights would never be trained. With `use_reentrant=False`,
+# PyTorch's `checkpoint` works there, too. This function also repeats the random numbers, so that dropout drops the same units
+# both times.
 #
-# In practice, people recompute *each block* of a transformer, as here, and call `fully_shard` afterwards. If that saves more
-# than you need, recompute only every second block. Or use *selective* recomputation
+# In a transformer, recompute *each block*, as here, and call `fully_shard` afterwards. If that saves more than you need,
+# recompute only every second block. Or use *selective* recomputation
 # (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
 # recomputes the rest, which is cheap.
 #
-# *Try it:* `lesson.recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
-# even less. But how much is in memory once the backward pass has recomputed that block?
+# *Try it:* `lesson.recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight blocks as one. The forward
+# pass keeps even less. But how much is in memory once the backward pass has recomputed that block?
 #
 # ## What 16 bits change
 #
-# *bf16* has the range of fp32, but only two to three significant digits. Take a weight of 1, and a hundred steps of 0.001.
+# *bf16* has the range of fp32, but only two to three significant digits. Start with a weight of 1, and take a hundred steps of
+# 0.001.
 
 # %%
 guess = predict("What's the weight afterwards, in bf16?", low=1, high=1.2)
@@ -163,8 +167,8 @@ for dtype in (torch.float32, torch.bfloat16):
 guess.compare(weight.item())
 
 # %% [markdown]
-# In bf16 the weight never moves, because the next larger number is 1.0078. That's why people compute in bf16 but keep *master
-# weights* in fp32, a second copy that the optimizer updates.
+# In bf16 the weight never moves, because the next larger number is 1.0078. That's why *mixed precision* computes in bf16, while
+# the optimizer updates *master weights*, a second copy in fp32.
 #
 # ### Exercise 2 (normal): steps that aren't lost
 #
@@ -175,8 +179,8 @@ guess.compare(weight.item())
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
-# The backward pass leaves gradients in bf16, in each weight's `.grad`. Where does the optimizer look for them, and in which type?
-# And who tells the network about the step?
+# The backward pass leaves gradients in bf16, in each weight's `.grad`. Where does the optimizer look for them, and in which
+# type? And how does the network get its new weights?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -219,8 +223,8 @@ class MasterWeights:
 lesson.check.MasterWeights(MasterWeights)
 
 # %% [markdown]
-# Take the hundred steps again, now with your class. And what does it cost? Train the perceptron of notebook 06 with it, and count
-# the bytes before a step.
+# Take the hundred steps again, now with your class. And how much memory does your class take? Train the perceptron of notebook
+# 06 with it, and count the bytes before a step.
 
 # %%
 Masters = lesson.check.written(MasterWeights)
@@ -243,9 +247,8 @@ for kind, size in held_bytes.items():
     print(f"{kind:>10}: {size / count:.2f} bytes per parameter")
 
 # %% [markdown]
-# Now the weight moves. It ends at 1.1016, the number in bf16 that is nearest to 1.1. But a parameter still costs 16 bytes: 2 for
-# the weight and 4 for its master, 2 for the gradient, and 8 for Adam. Other recipes keep the masters elsewhere, or keep other
-# numbers in 16 bits:
+# Now the weight moves. It ends at 1.1016, the number in bf16 that is nearest to 1.1. But a parameter still costs 16 bytes: 2
+# for the weight and 4 for its master, 2 for the gradient, and 8 for Adam. Other recipes keep other numbers in 16 bits:
 #
 # | recipe | weights | gradients | optimizer | bytes per parameter |
 # |---|---|---|---|---|
@@ -257,8 +260,9 @@ for kind, size in held_bytes.items():
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
 # So the total shrinks only if Adam's state is in bf16, too. (With *stochastic rounding*, which rounds up or down at random,
-# small steps aren't lost on average, and even the masters can go.) In any recipe, 16 bits halve the activations and the bytes
-# of each allgather, and GPUs compute several times as fast. Under FSDP, you ask for it with a policy:
+# small steps aren't lost on average, and even the masters can go.) In all of these recipes except the first, 16 bits about
+# halve the activations, and GPUs compute several times as fast. An allgather of bf16 weights also sends half the bytes. Under
+# FSDP, you ask for bf16 with a policy:
 
 # %%
 # %%ranks
@@ -274,7 +278,8 @@ lesson.by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
 # The weights differ more than in 06, because both passes were computed in bf16. A rank sends a third fewer bytes, because both
-# allgathers carry bf16. Gradients are still added up in fp32, because every sum in bf16 would be rounded. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
+# allgathers carry bf16. Gradients are still added up in fp32, because in bf16 every sum would be rounded.
+# [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
 #
 # ## A model that is never whole
 #
@@ -302,9 +307,10 @@ print(
 )
 
 # %% [markdown]
-# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch
-# counts on one seed for all ranks, and gives each shard numbers of its own. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
-# values, and shards it before it turns to the next one. Then the network is the same on any number of ranks.
+# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard,
+# so with one seed all shards would be equal. On GPUs, PyTorch expects one seed on all ranks, and gives each shard numbers of
+# its own. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its values, and shards it before it turns to
+# the next one. Then the network is the same on any number of ranks.
 #
 # ## Checkpoints in shards
 #
@@ -350,12 +356,12 @@ print(
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
 #
-# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Take the gradients of the perceptron,
+# *fp16* has a much smaller range than bf16. Does that matter for gradients, which are small? Take those of the perceptron,
 # after 32 steps of training.
 
 # %%
 guess = predict(
-    "How many percent of the gradients lose precision or become 0 in fp16?",
+    "What percentage of the gradients lose precision or become 0 in fp16?",
     low=0,
     high=100,
     unit="%",
@@ -385,8 +391,8 @@ too_small = gradient.half().abs() < torch.finfo(torch.float16).tiny
 guess.compare(100 * too_small.float().mean().item())
 
 # %% [markdown]
-# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, and so all gradients,
-# too. DDP and FSDP average these scaled gradients. What follows has to happen in this order:
+# A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, which multiplies
+# all gradients, too. DDP and FSDP average these scaled gradients. Three steps follow, in this order:
 #
 # 1. The ranks look for infinities and NaN in the averages. If there are any, all ranks skip this step and lower the scale. (Under
 #    DDP they agree, because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP a rank sees only
@@ -397,15 +403,16 @@ guess.compare(100 * too_small.float().mean().item())
 # If you swap 2 and 3, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
 #
 # Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
-# small that each tensor needs a scale of its own, or each block of 32 values (*MXFP8*). Blackwell GPUs even compute in 4 bits, in
-# blocks of 16 (*NVFP4*). In torchao, `convert_to_float8_training(model)` replaces the linear layers, before `fully_shard`. The
-# weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. Notebook
+# small that each tensor needs a scale of its own, or even each block of 32 values (*MXFP8*). Blackwell GPUs can compute in 4
+# bits, in blocks of 16 (*NVFP4*). In torchao, `convert_to_float8_training(model)` replaces the linear layers, before
+# `fully_shard`. The weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. Notebook
 # [12](12_thousand_ranks.ipynb) forecasts how much time.
 #
 # ## Deeper: offload
 #
 # With an offload policy, FSDP keeps the shards, their gradients and the optimizer's state in the host's memory, and takes the
-# step there. Here everything is on the host anyway, so this cell runs the policy and *computes* what would move in each step:
+# step there. Here everything is on the host anyway, so this cell runs the policy and *computes* how many bytes each step would
+# move up to a GPU and back down:
 
 # %%
 # %%ranks
@@ -447,8 +454,8 @@ for title, mesh in meshes.items():
 dist.destroy_process_group()
 
 # %% [markdown]
-# With HSDP, the allreduces are new. Together they add up arrays of $n/4$ bytes per rank, and they're the only messages between
-# nodes. You pay with memory: each rank holds a quarter of the model instead of a sixteenth.
+# HSDP also calls allreduces. All of them together add up $n/4$ bytes per rank, and they're the only messages between nodes. You
+# pay with memory: each rank holds a quarter of the model instead of a sixteenth.
 #
 # ## Remember
 #
@@ -457,9 +464,9 @@ dist.destroy_process_group()
 #   so that small steps aren't lost, and a parameter still costs 16 bytes.
 # - Build large models on the meta device, and save them in shards.
 #
-# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started
-# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) is a larger script
-# in which you'll find both: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
+# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. If it's killed and
+# you start it again, on the same number of ranks or another, it goes on from its last checkpoint. In a larger script,
+# [scripts/trainer.py](scripts/trainer.py), `build` creates a GPT on the meta device, and `Checkpoints` saves it in shards.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed
@@ -467,8 +474,8 @@ dist.destroy_process_group()
 # Core](https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_optimizer.html), for 18 bytes.
 # DeepSeek-AI, [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), for Adam's means in bf16. P. Zamirai et al.,
 # [*Revisiting BFloat16 Training*](https://arxiv.org/abs/2010.06192), for stochastic rounding. B. Rouhani et al., [*Microscaling
-# Data Formats*](https://arxiv.org/abs/2310.10537). [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for FP8. PyTorch's
-# [`checkpoint`](https://docs.pytorch.org/docs/stable/checkpoint.html) and [distributed
+# Data Formats*](https://arxiv.org/abs/2310.10537). [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for
+# FP8. PyTorch's [`checkpoint`](https://docs.pytorch.org/docs/stable/checkpoint.html) and [distributed
 # checkpoints](https://pytorch.org/docs/stable/distributed.checkpoint.html), and its source, version 2.15, for `GradScaler`.
 
 # %%

@@ -30,7 +30,7 @@ print(
 #
 # A cluster has hundreds of machines, its *nodes*, and many users. You log in to a *login node*, where nothing heavy may run,
 # and ask the *scheduler* for nodes. Your request waits in a *queue*. Then you get an *allocation*, a number of nodes for a
-# limited time, and your *job* runs there. Inside the job a *launcher* starts your processes on all of its nodes.
+# limited time, and your *job* runs there. Inside the job, a *launcher* starts your processes on all the nodes.
 #
 # | step | Slurm | PBS |
 # |---|---|---|
@@ -39,23 +39,23 @@ print(
 # | see your jobs in the queue | `squeue --me` | `qstat -u $USER` |
 # | ask when one will start | `squeue --me --start` | `qstat -T` |
 # | cancel one | `scancel JOB` | `qdel JOB` |
-# | start one only after another has ended well | `sbatch --dependency=afterok:JOB` | `qsub -W depend=afterok:JOB` |
+# | start a job only after another has succeeded | `sbatch --dependency=afterok:JOB` | `qsub -W depend=afterok:JOB` |
 # | see how one ended, and what it used | `sacct -j JOB`, `seff JOB` | `qstat -xf JOB` |
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first,
-# and `Limit` in a reason that you or your group may use no more. A shorter or smaller job often starts sooner. `seff` tells you
-# afterwards how much of the cores, memory and time you asked for was used.
+# and a reason with `Limit` means that you or your group can't use more right now. A shorter or smaller job often starts sooner.
+# `seff` tells you afterwards how much of the cores, memory and time you asked for was used.
 #
 # ## Write the job script
 #
-# A job script is a shell script with the scheduler's options in comments at its top, its *directives*. This one trains on one
+# A job script is a shell script. Comments at its top, the *directives*, hold the scheduler's options. This script trains on one
 # node with two GPUs:
 #
 # ```bash
 # #!/bin/bash
 # #SBATCH --job-name=mnist
-# #SBATCH --time=00:10:00          # the job is ended after ten minutes
+# #SBATCH --time=00:10:00          # Slurm ends the job after ten minutes
 # #SBATCH --nodes=1
 # #SBATCH --gpus-per-node=2
 # #SBATCH --cpus-per-task=32       # cores for the script and everything that it starts
@@ -63,8 +63,9 @@ print(
 # torchrun --standalone --nproc-per-node=2 scripts/ddp.py --epochs 3
 # ```
 #
-# `sbatch job.sh` hands it in. Slurm reads the directives then, and runs the script later, on the job's node. The script inherits
-# your environment, so activate Python's before `sbatch`. Most clusters also want `--account` and `--partition`.
+# `sbatch job.sh` submits it. Slurm reads the directives right away, and runs the script later, on the job's node. The script
+# inherits your environment variables, so activate your Python environment before `sbatch`. Most clusters also want `--account`
+# and `--partition`.
 #
 # On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
 # pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
@@ -72,11 +73,12 @@ print(
 # That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node, so
 # put the checkpoint into a folder that all nodes see, such as your home.
 #
-# `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped. Only rank 0 looks for the
-# checkpoint, and tells all ranks whether there is one. If each rank decided for itself, a node that can't see the file yet would
-# start over while the others continue. Then each rank reads the file itself, because a large checkpoint shouldn't travel
-# through the GPUs. Slurm sends the signal `SIGTERM` to a job that has to end. The ranks may notice it at different steps, so they
-# ask each other every few steps, and all save and end after the same one.
+# `ddp.py` begins at epoch 1 every time. A job needs a script that continues where its last run stopped, such as
+# `ddp_resume.py`. There, only rank 0 looks for the checkpoint, and tells all ranks whether there is one. If each rank decided
+# for itself, a node that can't see the file yet would start over while the others continue. Then each rank reads the file
+# itself, because a large checkpoint shouldn't travel through the GPUs. Slurm sends the signal `SIGTERM` to a job that has to
+# end. The ranks may notice it at different steps, so they ask each other every few steps. As soon as one of them has the
+# signal, rank 0 saves, and all ranks end after the same step.
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -87,10 +89,11 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # Write the script for two of these nodes, with `ddp_resume.py` in place of `ddp.py`. If you've never used Slurm, take 20
 # minutes, and open the hints early.
 #
-# - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
-# - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.
-# - When a node fails, Slurm puts the job back into the queue (`--requeue`). When it starts again, it appends to the old output
-#   (`--open-mode=append`) and continues from `$checkpoint`.
+# - The job gets 2 nodes, with all their GPUs and cores (2 GPUs and 32 cores per node).
+# - Each node runs one torchrun, which may use all GPUs and cores of its node, with one rank per GPU. The four ranks find each
+#   other.
+# - When a node fails, Slurm puts the job back into the queue (`--requeue`). When the job starts again, it appends to the old
+#   output (`--open-mode=append`) and continues from `$checkpoint`.
 #
 # You'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"` then holds the
 # options for your training script.
@@ -114,9 +117,9 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # </details><details><summary>Solution</summary>
 #
-# Look for this cell in `solutions/10_compute_nodes_solutions.ipynb`. The script to take home is [scripts/job.sh](scripts/job.sh):
-# *Deeper: when the time is up* explains what it adds. On machines with a Slingshot network, NCCL also needs its plug-in, or it
-# silently uses TCP. Your center's page has the lines.
+# Look for this cell in `solutions/10_compute_nodes_solutions.ipynb`. The script to take home is
+# [scripts/job.sh](scripts/job.sh): *Deeper: when the time is up* explains what it adds. On machines with a Slingshot network,
+# NCCL also needs its plug-in, or it silently uses TCP. Your center's documentation has the lines to add.
 #
 # </details>
 
@@ -157,7 +160,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 lesson.check.job(folder / "job.sh")
 
 # %% [markdown]
-# The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
+# The check runs your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
 #
 # ## When a rank dies
 #
@@ -199,12 +202,12 @@ if after_s is not None:
 # were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15).
 #
 # In a real job's output, look for the failure with the *earliest* time, or for the one that differs from all the others. Most
-# often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator `@record`, so
-# all our scripts have it.
+# often it's an ordinary Python exception. torchrun's report shows the exception's traceback only if `main` has the decorator
+# `@record`, so all our scripts have it.
 #
-# The other ranks notice this fast because the kernel closes a dead process's connections. If a node loses power, nothing gets
-# closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL. But Slurm
-# usually notices first, after about five minutes.
+# The other ranks notice the loss quickly, because the kernel closes a dead process's connections. If a node loses power,
+# nothing gets closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for
+# NCCL. But Slurm usually notices first, after about five minutes.
 #
 # Slurm puts a job back into the queue only when a *node* fails or when a more urgent job takes the nodes. When your *program*
 # fails, submit the script again. Either way it starts from the top, possibly on other nodes. So start it again:
@@ -213,7 +216,7 @@ if after_s is not None:
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Training continues after the last step that was saved. How often should you save? The section *Deeper: how often?* of
+# Training continues after the last step that was saved. How often should you save? The section *How often?* of
 # [13b](13b_runs_that_survive.ipynb) has the answer.
 #
 # *Break it:* put `--rdzv-endpoint="localhost:$port"` into your script. On this machine that would even work. What does the
@@ -224,11 +227,11 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # The script's options are what you asked for. What did you get? Ask the ranks: `team.about()` has each rank's host, and the cores
 # on which the operating system may run it.
 #
-# If ranks aren't *bound*, they may move between all cores of their host, and leave their caches and perhaps their memory behind.
-# The network suffers, too, because cores have to feed it. One user of Polaris measured allreduces between two nodes at
-# 37 GB/s with `mpiexec --cpu-bind`, and at 4 GB/s without. Those notes blame the default placement, which doesn't
-# spread the ranks over the NUMA domains of a node [1]. So on a cluster, bind your ranks. torchrun doesn't, unless you
-# add `--numa-binding=node`, which keeps each rank near its GPU.
+# If ranks aren't *bound* to cores, they may move between all cores of their host, and leave their caches and perhaps their
+# memory behind. The network suffers, too, because cores have to feed it. One user of Polaris measured allreduces between two
+# nodes at 37 GB/s with `mpiexec --cpu-bind`, and at 4 GB/s without. This user's notes blame the default placement, which
+# doesn't spread the ranks over the NUMA domains of a node [1]. So on a cluster, bind your ranks. torchrun binds them only if
+# you add `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
@@ -248,9 +251,9 @@ lesson.figures.binding(
 # cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when it
 # starts several ranks, which is safe.
 #
-# Too many threads cost most while they *wait*. With most libraries' default, a waiting thread *spins*: it checks over and over,
-# and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it
-# sleeps instead. (`KMP_BLOCKTIME=0` says the same to Intel's OpenMP.)
+# Too many threads waste the most time while they *wait*. With most libraries' default, a waiting thread *spins*: it checks over
+# and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all
+# ranks, a waiting thread sleeps instead. (`KMP_BLOCKTIME=0` does the same in Intel's OpenMP.)
 #
 # ## A GPU for each rank
 #
@@ -263,17 +266,18 @@ lesson.figures.binding(
 #
 # Each node numbers its GPUs from 0. So `device = rank` works on one node, and stops with an error on two. `device = rank % 2`
 # works until a launcher deals the ranks out to the nodes in turn. Then ranks 0 and 2 are on node a and both take GPU 0, while 1
-# and 3 both take GPU 1 of node b. NCCL refuses that with *Duplicate GPU detected*, but with gloo or MPI they silently share.
+# and 3 both take GPU 1 of node b. NCCL refuses that with *Duplicate GPU detected*, but with gloo or MPI the ranks silently
+# share a GPU.
 #
 # There's another trap. With `--gpus-per-task=1`, Slurm hides all GPUs from a rank except its own. The rank then sees *one* GPU,
 # number 0, whatever its local rank is.
 #
 # ### Exercise 2 (warm-up): which device?
 #
-# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank order,
-# `hosts = comm.allgather(socket.gethostname())`, and the number of GPUs that `rank` can see. Return the number of its GPU, so
-# that the ranks of each host get the GPUs 0, 1, 2, … in rank order, and a rank that sees fewer starts again at 0. The nodes may
-# have different numbers of ranks.
+# With `device_of` you can give each rank its GPU under any launcher. `hosts` lists the hosts of all ranks in rank order, as
+# `comm.allgather(socket.gethostname())` returns them, and `visible` is the number of GPUs that `rank` can see. Return the
+# number of this rank's GPU. The ranks of each host get the GPUs 0, 1, 2, … in rank order. If a rank sees too few GPUs for that,
+# start again at 0. The nodes may have different numbers of ranks.
 #
 # <details><summary>Hint 1: whom to count</summary>
 #
@@ -281,7 +285,8 @@ lesson.figures.binding(
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `hosts[:rank]` are the hosts of all ranks before this one, and a list has a method `count`. `% visible` starts again at 0.
+# `hosts[:rank]` are the hosts of all ranks before this one, and a list has a method `count`. With `% visible`, the numbers
+# start again at 0.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -343,9 +348,9 @@ print(
 )
 
 # %% [markdown]
-# The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank,
-# in variables such as `LOCAL_RANK` (torchrun) and `SLURM_LOCALID` (`srun`). Prefer `--gpus-per-node` to `--gpus-per-task`, because ranks that can't see
-# each other's GPUs may have to send through main memory.
+# The cell raises an error if two ranks took the same GPU, or if only some ranks see a GPU. Launchers also tell each rank its
+# local rank, in variables such as `LOCAL_RANK` (torchrun) and `SLURM_LOCALID` (`srun`). Prefer `--gpus-per-node` to
+# `--gpus-per-task`, because ranks that can't see each other's GPUs may have to send through main memory.
 #
 # ## Before a long job
 #
@@ -361,13 +366,13 @@ lesson.preflight.look_at(team, folder)
 #
 # ## Deeper: the same job under PBS
 #
-# Polaris, Aurora and Sophia have PBS instead of Slurm. These are the same things there:
+# Polaris, Aurora and Sophia have PBS instead of Slurm. Here is what you'd write there:
 #
 # | | Slurm | PBS |
 # |---|---|---|
 # | a directive | `#SBATCH --time=00:10:00` | `#PBS -l walltime=00:10:00` |
 # | two nodes, all they have | `--nodes=2 --gpus-per-node=2 --cpus-per-task=32` | `-l select=2:ncpus=32:ngpus=2` |
-# | each on a host of its own | | `-l place=scatter` |
+# | each node's share on a host of its own | | `-l place=scatter` |
 # | start it again if a node fails | `--requeue` | `-r y` |
 # | the nodes of the job | `scontrol show hostnames "$SLURM_JOB_NODELIST"` | `cat "$PBS_NODEFILE"` |
 # | the job's number | `$SLURM_JOB_ID`, such as 4711 | `$PBS_JOBID`, such as 4711.pbs-01 |
@@ -383,7 +388,7 @@ lesson.preflight.look_at(team, folder)
 # ### Exercise 3 (normal): the job for PBS
 #
 # Translate your job. It gets two nodes with 32 cores and two GPUs each, and the four ranks find each other and continue from
-# `$checkpoint`. Requests for a queue, a project or file systems, which every center wants, can be left out.
+# `$checkpoint`. Leave out the queue, the project and the file systems, which most centers also want to know.
 #
 # <details><summary>Hint 1: what changes</summary>
 #
@@ -435,11 +440,11 @@ lesson.preflight.look_at(team, folder)
 lesson.check.pbs_job(folder / "job_pbs.sh")
 
 # %% [markdown]
-# *Break it:* write a comment behind a directive, as in `#PBS -r y  # start again`. Slurm ignores such comments. What does PBS do?
+# *Break it:* write a comment after a directive, as in `#PBS -r y  # start again`. Slurm ignores such comments. What does PBS do?
 #
-# # ## Deeper: when the time is up
+# ## Deeper: when the time is up
 #
-# [scripts/job.sh](scripts/job.sh) has what your script has, and five more things:
+# [scripts/job.sh](scripts/job.sh) does what your script does, and more. These lines are new or different:
 #
 # ```bash
 # #SBATCH --signal=B:USR1@120
@@ -449,14 +454,14 @@ lesson.check.pbs_job(folder / "job_pbs.sh")
 # wait $!
 # ```
 #
-# Two minutes before its time is up, the script gets the signal `USR1`, and puts itself back into the queue. `B:` means that only
-# the script gets the signal. `srun` has to run in the background, because bash handles a signal only between commands, or while
-# it waits in `wait`. `wait $!` returns `srun`'s exit code, so Slurm learns whether the training failed. With
+# Two minutes before its time is up, the script gets the signal `USR1`, and puts the job back into the queue. `B:` means that
+# only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between commands, or
+# while it waits in `wait`. `wait $!` returns `srun`'s exit code, so Slurm learns whether the run failed. With
 # `--kill-on-bad-exit=1`, `srun` ends all torchruns when one fails. [13](13_when_training_breaks.ipynb) explains
-# `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` hands on.
+# `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` passes on to the ranks.
 #
-# Slurm then sends `SIGTERM` to all processes, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds. So that's how long
-# `ddp_resume.py` has for its last steps and the save. Under PBS it's `kill_delay`, by default only 10 seconds.
+# Slurm then sends `SIGTERM` to all processes, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds. So that's how
+# long `ddp_resume.py` has for its last steps and for saving. Under PBS it's `kill_delay`, by default only 10 seconds.
 #
 # ## Deeper: without torchrun
 #
@@ -469,7 +474,7 @@ lesson.check.pbs_job(folder / "job_pbs.sh")
 #     'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID python ddp.py'
 # ```
 #
-# `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU with it, and many of them crash if it isn't set. If `mpiexec`
+# `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU with it, and many crash if it isn't set. If `mpiexec`
 # starts the ranks, put these lines at the top of your script:
 #
 # ```python
@@ -495,17 +500,17 @@ lesson.check.pbs_job(folder / "job_pbs.sh")
 # The folder `submissions` has scripts for several machines, and its README explains them. `lab.sh` starts JupyterLab on a node of
 # a job. `engines.sh` keeps ranks running in a job, for notebooks on the login node: set `WORKSHOP_ATTACH=1` before `make lab`.
 #
-# [This page](../book/clusters.md) says what NCCL prints about the network, how to start a job in a container, and which nodes
-# are next to each other.
+# [The network of a cluster, and containers](../book/clusters.md) says what NCCL prints about the network, how to start a job in
+# a container, and which nodes are next to each other.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
 # ## Remember
 #
-# - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all nodes.
+# - Slurm runs your script once, on the first node. What you start with `srun` runs on all nodes.
 # - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
 # - Every node's report names a root cause, but only one of them is right: the earliest, or the one that differs from the rest.
-# - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
+# - Check on which cores the ranks may run, give each rank one thread per core, and choose the device by the *local* rank.
 #
 # **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GiB, August 2026. Cores
 # and `srun`: the manual of sbatch. `SlurmdTimeout`: the manual of slurm.conf (slurm.schedmd.com). PBS: *Altair PBS Professional
