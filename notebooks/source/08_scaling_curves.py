@@ -37,9 +37,9 @@ samples = sizes.sweep_samples or 60_000
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# On your ranks, the batch *per rank* stays the same in both kinds of scaling, so the *global batch* grows with $N$. Many
-# papers on deep learning speak of strong scaling only if the global batch stays the same, as it will on the GPUs below. So
-# always say what you kept the same.
+# On your ranks you'll measure strong scaling, with a fixed batch *per rank*, so the *global batch* grows with $N$. Many papers
+# on deep learning speak of strong scaling only if the global batch stays the same, as it will on the emulated GPUs below.
+# (Weak scaling comes there, too.) So always say what you kept the same.
 
 # %%
 guess = predict(
@@ -94,9 +94,9 @@ for record in sweep(
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
-# measurement that can matter, so we leave the first epoch out. (On a laptop, one epoch is left.) From the repeats we take the
-# *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, and the median what you'll
-# typically get. Say which of the two you use, and use it for every point.)
+# measurement that can matter, so we leave the first epoch out. (On a laptop, a run has two epochs, so one is left.) From the
+# repeats we take the *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, and the
+# median what you'll typically get. Say which of the two you use, and use it for every point.)
 #
 # ### Exercise 1 (normal): speed-up and efficiency
 #
@@ -145,10 +145,10 @@ def scaling_table(seconds):
 lesson.check.scaling_table(scaling_table)
 
 # %% [markdown]
-# Here is your table. One column is the *absolute* speed, because slow code scales best: the longer a step computes, the
-# smaller the share of its time that goes to sending. The last column is the *spread*: the speed-ups of the slowest and of the
-# fastest run, both against the median run on one rank. If the ranges of two rows overlap, don't read anything into their
-# difference.
+# Here is your table. One column is the *absolute* speed, in samples/s per rank, because slow code scales best: the longer a
+# step computes, the smaller the share of its time that goes to sending. The last column is the *spread*: the speed-ups of the
+# slowest and of the fastest run, both against the median run on one rank. If the ranges of two rows overlap, don't read
+# anything into their difference. A star marks rows with more ranks than cores.
 
 # %%
 lesson.tables.speedups(strong, scaling_table)
@@ -183,8 +183,8 @@ lesson.scaling_curve(strong)
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
-# Gustafson (1988) objected that people with more processors solve *larger* problems. If $f$ is the serial share of the time on
-# $N$ ranks instead of one, then $S = N - f\,(N - 1)$ grows without limit. That's weak scaling.
+# Gustafson (1988) objected that people with more processors solve *larger* problems. If $f$ is a share of the time on $N$
+# ranks (Amdahl's is a share of the time on one), then $S = N - f\,(N - 1)$ grows without limit. That's weak scaling.
 
 # %%
 lesson.serial_part(0.05)
@@ -231,9 +231,11 @@ def serial_fraction(speedup, n):
 lesson.check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# Look at your own measurements first. (With two cores, only the run on 2 ranks counts, so you can't see whether $f$ grows.) If
-# $f$ is above 100 %, several ranks took longer than a single one. The `mpi` backend also measures how long it spends inside
-# `Allreduce`, including the wait for the slowest rank.
+# Look at your own measurements first. With a fixed batch per rank, hardly any of the work is serial. So here $f$ tells you how
+# much longer a *step* has become: if a step takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. (With two
+# cores, only the run on 2 ranks counts, so you can't see whether $f$ grows.) If $f$ is above 100 %, several ranks took longer
+# than a single one. The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest
+# rank.
 
 # %%
 lesson.tables.losses(strong, serial_fraction)
@@ -244,12 +246,12 @@ lesson.tables.losses(strong, serial_fraction)
 #
 # ## Does the lost share grow?
 #
-# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them, as in [05](05_ddp.ipynb): they
-# train and send for real, but each rank carries a clock of emulated time. The machine below is *imagined*. Each of its nodes
-# has eight A100 GPUs, joined by NVLink, and a slow network joins the nodes: 25 Gb/s Ethernet. Our small neural network stands
-# for ResNet-50, so computing takes as long as ResNet-50's, and the gradients count as 102 MB. (We assume that a GPU processes
-# as many images per second in steps of 16 as in steps of 256. A real GPU doesn't: an H200 processed 4,690 images/s in steps of
-# 256, and only 569 in steps of 16, because it mostly waited for Python to start its kernels
+# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them ([05](05_ddp.ipynb) explains
+# how): they train and send for real, but each rank carries a clock of emulated time. The machine below is *imagined*. Each of
+# its nodes has eight A100 GPUs, joined by NVLink, and a slow network joins the nodes: 25 Gb/s Ethernet. Our small neural
+# network stands for ResNet-50, so computing takes as long as ResNet-50's, and the gradients count as 102 MB. (We assume that a
+# GPU processes as many images per second in steps of 16 as in steps of 256. A real GPU doesn't: an H200 processed
+# 4,690 images/s in steps of 256, and only 569 in steps of 16, because it mostly waited for Python to start its kernels
 # ([record](../assets/results/gpu/one_gpu.jsonl)). So real curves fall earlier.)
 #
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
@@ -310,17 +312,17 @@ lesson.weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
 # So no fixed serial part explains the curve of strong scaling. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where
-# DDP hides nearly all of them. You lose time because everyone waits for the slowest GPU, and each added GPU makes this wait
-# only a little longer. (The wait is part of the emulation: each GPU's time varies by 3.6 %, a value fitted to published
-# curves.) From 8 GPUs to 16, $f$ jumps, because the messages now cross the slow network and take longer than the step's
-# computing. With 64 images per GPU, 16 GPUs compute four times as long for the same messages, and the efficiency is about
-# three times as high.
+# DDP hides nearly all of them, because it sends gradients while the backward pass computes the next ones. You lose time
+# because everyone waits for the slowest GPU, and each added GPU makes this wait only a little longer. (The wait is part of the
+# emulation: each GPU's time varies by 3.6 %, a value fitted to published curves.) From 8 GPUs to 16, $f$ jumps, because the
+# messages now cross the slow network and take longer than the step's computing. With 64 images per GPU, 16 GPUs compute four
+# times as long for the same messages, and the efficiency is about three times as high.
 #
 # ### Was it the network?
 #
 # So far, that's only a story about a machine that nobody has. But you can test the story. ThetaGPU was a real machine, whose
-# nodes had the same GPUs and the same NVLink. Between two nodes, it had 200 GB/s instead of 3. You keep everything else as it
-# was. If the network caused the drop from 8 GPUs to 16, most of that drop should disappear.
+# nodes had the same GPUs and the same NVLink. Between two nodes, it had 200 GB/s instead of 3 GB/s. You keep everything else
+# as it was. If the network caused the drop from 8 GPUs to 16, most of that drop should disappear.
 
 # %%
 guess_real = predict(
@@ -368,13 +370,13 @@ lesson.tables.serial_fractions(published_s, serial_fraction)
 # Horovod's *time* rises from 8 GPUs to 16, which no serial part can explain. The reason may be overhead, because from 16 GPUs
 # on, messages have to leave the eight-GPU node. Or it may be chance: nobody published the spread.
 #
-# DDP's $f$ grows as well. Before you blame communication, suppose that DDP's run on one GPU was slow, too, and change its 11.7
-# s to 10.1 s (a guess; nobody measured it again). Then $f$ is between 1 and 2 % for every $N$. A baseline that's too slow
+# DDP's $f$ grows as well. Before you blame communication, suppose that DDP's run on one GPU was slow, too, and change its
+# 11.7 s to 10.1 s (a guess; nobody measured it again). Then $f$ is between 1 and 2 % for every $N$. A baseline that's too slow
 # makes a constant $f$ look as if it grew.
 #
-# With a fixed batch per rank, hardly any of the work is serial. So here $f$ tells you how much longer a *step* has become: if
-# a step takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. That's why a constant $f$ can hide an overhead
-# that grows: with the baseline of 10.1 s, a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
+# As on your ranks, the batch per rank is fixed here, so $f$ is $x / (N - 1)$ if a step takes $1 + x$ times as long as on one
+# rank. That's why a constant $f$ can hide an overhead that grows: with the baseline of 10.1 s, a step takes 5 % longer on 4
+# GPUs, and 55 % longer on 32.
 #
 # ## Accuracy is the other half
 #
@@ -402,11 +404,11 @@ lesson.accuracy_curve(strong)
 # ## So who's right?
 #
 # Four GPUs are 2.9 times as fast: with a fair baseline and little spread, that's 73 % efficiency. But do a quarter of the GPUs
-# sit idle? If serial work were the only reason ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as
-# one. If each step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72 times as fast. A single
-# point can't tell you which of the two it is. And does nobody do better? Your 16 emulated GPUs look bad or good depending on
-# the batch that you gave them. So ask both people for the same thing: a curve that includes 2 and 8 GPUs, what was kept the
-# same, and the accuracy.
+# sit idle? If serial work were the only reason (`serial_fraction(2.9, 4)` is 12.6 %), no number of GPUs would be more than
+# about 8 times as fast as one. If each step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72
+# times as fast. A single point can't tell you which of the two it is. And does nobody do better? Your 16 emulated GPUs look
+# bad or good depending on the batch that you gave them. So ask both people for the same thing: a curve that includes 2 and 8
+# GPUs, what was kept the same, and the accuracy.
 #
 # ## Take it home
 #

@@ -435,7 +435,7 @@ print(
 
 # %% [markdown]
 # Where messages take more than a quarter of the computing time, such a range covers about half of the scale from 0 to 100 %,
-# or more. If yours is that wide, measure on two nodes before you ask for 512 GPUs.
+# or more. If your range is that wide, measure on two nodes before you ask for 512 GPUs.
 #
 # ## Deeper: predicted and measured
 #
@@ -492,9 +492,9 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # alone, decides how well training scales. A larger batch is the cheapest cure for slow communication, as long as the network
 # still learns from it.
 #
-# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell
-# before the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
-# blame?
+# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then run the
+# cell before the table again. The weights of this network take 13 MB. How far off is its point, and which of the two parts
+# would you blame?
 #
 # ## Deeper: your machine, and larger ones
 #
@@ -502,9 +502,9 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # (No real network between laptops is that fast.)
 #
 # - *Speed* is the efficiency, and the band around it is its range.
-# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with
-#   a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch* that's a half. Only
-#   two networks here were measured at enough batch sizes to have this line.
+# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed
+#   with a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch*, this ratio
+#   is one half. Only two networks here were measured at enough batch sizes to have this line.
 # - *Both* is the product of the two: what a device really contributes.
 
 # %%
@@ -545,8 +545,8 @@ lesson.figures.beside_published(beside)
 # Then, averaged over many steps, the slowest of $n$ devices is less than $\sigma \sqrt{2 \ln n}$ later than the average
 # device. Our forecast makes the slowest device exactly that much later. The step then takes as long as the slowest device's
 # computing or as the overlapped step, whichever is longer. We fitted a single $\sigma$ to three of the tables: 3.6 % of the
-# computing time. This makes the slowest of 8 devices 7 % late, and the slowest of 4,096 15 % late. Does $\sigma$ also help
-# with the other four tables?
+# computing time. This makes the slowest of 8 devices 7 % late, and with 4,096 devices, the slowest is 15 % late. Does $\sigma$
+# also help with the other four tables?
 
 # %%
 lateness = lesson.published.fit_lateness(lesson.published.FITTED)

@@ -46,12 +46,12 @@ if comm.rank == 0:
 
 # %% [markdown]
 # Is that a lot? A single fast disk can deliver it. But on a cluster everybody *shares* the storage. Summit's file system
-# delivered 2.5 TB/s. When all 4,608 nodes read at once, each node got 543 MB/s for its six GPUs. (On Theta the share was 48
-# MB/s per node.)
+# delivered 2.5 TB/s. When all 4,608 nodes read at once, each node got 543 MB/s for its six GPUs, which is less than a single
+# one of your emulated GPUs needs. (On Theta, the share was 48 MB/s per node.)
 #
 # So let's emulate the storage, too. All ranks share an imagined file server. It sends 4 GB/s, needs 0.25 ms for each file that
 # it opens, and divides its time equally among the ranks that are reading. The files are real. Only the time for reading them
-# is emulated.
+# is emulated, as if each image had 150,528 bytes.
 #
 # Our training set has 4,096 images. We write it to the disk in three forms: as a file per image, as *shards* of 256 images
 # each, and as one large file.
@@ -82,8 +82,7 @@ def one_file_per_image(rank, i):
 
 # %%
 guess = predict(
-    "Each rank reads its own files. How many images/s do 8 ranks train on, "
-    "as a multiple of what 1 rank does?",
+    "Each rank reads its own files. How many times as fast as 1 rank do 8 ranks train?",
     0.5,
     8,
     unit="times",
@@ -106,7 +105,8 @@ guess.compare(eight / one)
 # %% [markdown]
 # The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can compute the
 # limit in advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So the server
-# can deliver 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more.
+# can deliver 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more. (In the figure,
+# 8 ranks get a little less, because the server has nothing to do while they all compute.)
 #
 # When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then compare
 # these numbers with what the storage can do.
@@ -126,8 +126,7 @@ def from_shards(rank, i):
 
 # %%
 guess = predict(
-    "With shards, how many images/s do 8 ranks train on, "
-    "as a multiple of the same 8 ranks with a file per image?",
+    "How many times as fast do 8 ranks train with shards as with a file per image?",
     0.5,
     12,
     unit="times",
@@ -159,9 +158,9 @@ guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 # ### Exercise 1 (normal): prefetch
 #
 # With your `prefetch`, the ranks will read their shards while they compute. `read(i)` returns batch `i`, for `i` from 0 to
-# `n - 1`. The call takes a while, and may raise an error. `helper` is a thread that reads for you. Write a generator that
-# yields all batches in order. While the consumer uses one batch, let the helper read the next one, but no further, because the
-# data may not fit into memory.
+# `n - 1`. (`n` may be 0.) The call takes a while, and may raise an error, which should reach the consumer. `helper` is a
+# thread that reads for you. Write a generator that yields all batches in order. While the consumer uses one batch, let the
+# helper read the next one, but no further, because the data may not fit into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
@@ -345,15 +344,16 @@ seconds = {row["way"]: row["seconds"] for row in measured}
 guess.compare(seconds["everyone reads all"] / seconds["own part"])
 
 # %% [markdown]
-# - *Everyone reads all* asks for $p$ times the file, and every rank needs the memory for all of it. Real ranks of one node
-#   share a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage once
-#   per node. (Because of the page cache, a second run of your own benchmark says nothing about the storage.)
+# - *Everyone reads all* asks for the file 8 times, and every rank needs the memory for all of it. Real ranks of one node share
+#   a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage once per
+#   node. (Because of the page cache, a second run of your own benchmark says nothing about the storage.)
 # - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens become a bottleneck
 #   again. *MPI-IO* opens the file only once, for all ranks together.
 # - *One reads* needs one `open` and reads the file once. Then all bytes pass through one rank's link, which is fast here.
 #   A link between nodes may be slower, and everybody waits while the reader reads.
 #
-# Now let the ranks train from memory, on what your function returns:
+# With 8 ranks the last three ways take about equally long, because seven more opens cost the server only 2 ms. With 8,000
+# ranks, the opens would cost 2 s. Now let the ranks train from memory, on what your function returns:
 
 # %%
 # %%ranks --timeout 300
@@ -374,10 +374,11 @@ for name, rows in curves.items():
     print(f"{name:>18} {rows[-1]['images_per_s'] / one:5.1f}")
 
 # %% [markdown]
-# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. If your
-# data doesn't fit into the memory, copy it to the nodes' own disks, which no other job slows down.
+# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. (The
+# preloaded rate leaves out the loading itself. Here it takes about as long as an epoch from memory, but it happens only once.)
+# If your data doesn't fit into the memory, copy it to the nodes' own disks, which no other job slows down.
 #
-# *Beat it:* a file per image, but with your `prefetch`. Before you run
+# *Try it:* a file per image, but with your `prefetch`. Before you run
 # `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, predict how fast 8 ranks will be.
 #
 # ## Deeper: `DataLoader` and its workers
@@ -532,7 +533,7 @@ for way, after in ways.items():
 #
 # - Each epoch deals out the *shards* to ranks and workers in a new order, drawn from seed and epoch. Have many more shards than
 #   ranks, or some ranks get two and the rest get one.
-# - A buffer of a few thousand samples, drawn from with the same kind of generator, mixes neighbors.
+# - A buffer of a few thousand samples mixes neighbors: the same kind of generator draws each sample from this buffer.
 # - To resume, compute which shards are done, and skip to the sample within the shard. Fix the number of steps for every rank,
 #   because the ranks don't all run out of samples at the same time.
 # - Texts have different lengths. *Packing* puts them one after the other and cuts rows of equal length, so no rank computes on
@@ -543,9 +544,9 @@ for way, after in ways.items():
 # - **A reader per node.** Call your `read_and_scatter` with the communicator `comm.Split_type(MPI.COMM_TYPE_SHARED)`, which
 #   holds the ranks of one node. The storage then serves a few readers with large pieces. MPI's `Read_at_all` may do something
 #   similar by itself (*two-phase I/O*).
-# - **Who downloads?** "If the file isn't there, download it" is a race on several ranks: one writes, and another finds half a file
-#   that looks like a whole one. Let one rank per disk download under a temporary name, `os.replace` it, and have the others wait at
-#   a barrier, with a time limit.
+# - **Who downloads?** "If the file isn't there, download it" is a race on several ranks: one writes, and another finds half a
+#   file that looks like a whole one. Let one rank per disk download under a temporary name, `os.replace` it, and have the
+#   other ranks wait at a barrier, with a time limit.
 # - **Importing.** `import torch` opens some thousand files, on every rank. On eight nodes of Frontier, a small script that imports
 #   PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So past some
 #   hundred nodes, your Python environment is one more data set: `conda pack` it and send it to every node with `sbcast`, or use a
@@ -553,14 +554,14 @@ for way, after in ways.items():
 # - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe FOLDER`
 #   shows it) or you *stripe* the file: run `lfs setstripe -c 8 FOLDER` before you write a large file there, and it's spread
 #   over eight targets. Don't stripe small files [7].
-# - **Disks in the nodes** are faster still, because each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s
-#   [8]. Copy your data to these disks when the job starts. On Polaris they're at `/local/scratch` [9]. Aurora has the shared
-#   store *DAOS* instead [10].
+# - **Disks in the nodes** are faster still, because each node adds its own: on Summit, the disks deliver 26.7 TB/s together,
+#   and the file system 2.5 TB/s [8]. Copy your data to these disks when the job starts. On Polaris they're at `/local/scratch`
+#   [9]. Aurora has the shared store *DAOS* instead [10].
 #
 # ## Remember
 #
-# - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
-#   the storage.
+# - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare this rate with the
+#   rank's *share* of the storage.
 # - Every small file costs an `open`. Pack small files into shards.
 # - Prefetching turns $r + c$ into $\max(r, c)$. It hides all reading until reading takes longer than computing.
 # - Read every byte once: each rank its own part, or one reader for all. Nobody waits for what's already in memory.
