@@ -3,10 +3,10 @@
 #
 # You get four times the GPUs, and your training runs 2.9 times as fast. Is that good? The person who paid for the GPUs says
 # that a quarter of them sit idle. The person who wrote the code says that nobody does better. Who's right depends on what was
-# measured, against what, and how often. After this notebook you can settle it.
+# measured, against what, and how often. After this notebook, you can settle the argument.
 #
-# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, do the same on
-# 16 emulated GPUs, and see what a handful of points can tell you about the time you lost, and what they can't.
+# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, do the same
+# on 16 emulated GPUs, and see what a handful of points can and can't tell you about the time you lost.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -37,8 +37,9 @@ samples = sizes.sweep_samples or 60_000
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# On your ranks, both keep the batch *per rank* fixed, so the *global batch* grows with $N$. Many papers on deep learning call
-# it strong scaling only if the global batch is fixed, as we'll do on the GPUs. So always say what you kept the same.
+# On your ranks you'll measure strong scaling, with a fixed batch *per rank*, so the *global batch* grows with $N$. Many papers
+# on deep learning speak of strong scaling only if the global batch stays the same, as it will on the emulated GPUs below.
+# (Weak scaling comes there, too.) So always say what you kept the same.
 
 # %%
 guess = predict(
@@ -78,8 +79,8 @@ for record in sweep(
 
 # %% [markdown]
 # Each run left a *record*, which says what ran, where, and what came out. Everything from here on reads these records. Pale
-# marks are runs during which other programs used your cores, so don't trust them. Close those programs and run the cell again,
-# or read on and look at the spread rather than the medians.
+# marks show runs during which other programs used your cores. Don't trust these runs. Close those programs and run the cell
+# again, or read on and look at the spread rather than the medians.
 #
 # ## Strong scaling
 #
@@ -93,9 +94,9 @@ for record in sweep(
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
-# measurement that can matter, so we leave the first epoch out. (On a laptop, one epoch is left.) From the repeats we take the
-# *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, the median what you'll get. Name
-# the one you use, and use it for every point.)
+# measurement that can matter, so we leave the first epoch out. (On a laptop, a run has two epochs, so one is left.) From the
+# repeats we take the *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, and the
+# median what you'll typically get. Say which of the two you use, and use it for every point.)
 #
 # ### Exercise 1 (normal): speed-up and efficiency
 #
@@ -144,9 +145,10 @@ def scaling_table(seconds):
 lesson.check.scaling_table(scaling_table)
 
 # %% [markdown]
-# Here is your table. One column is *absolute* speed, because slow code scales best: next to computing, sending takes little
-# time. The last column is the *spread*: the slowest and the fastest run, each against the median run on one rank. If the ranges
-# of two rows overlap, don't read anything into their difference.
+# Here is your table. One column is the *absolute* speed, in samples/s per rank, because slow code scales best: the longer a
+# step computes, the smaller the share of its time that goes to sending. The last column is the *spread*: the speed-ups of the
+# slowest and of the fastest run, both against the median run on one rank. If the ranges of two rows overlap, don't read
+# anything into their difference. A star marks rows with more ranks than cores.
 
 # %%
 lesson.tables.speedups(strong, scaling_table)
@@ -162,14 +164,14 @@ guess.compare(lesson.tables.speedups_of_runs(strong, "mpi", sizes.ranks))
 lesson.scaling_curve(strong)
 
 # %% [markdown]
-# Both axes are logarithmic, so points equally far below the dotted line have the same efficiency, which is written next to each
-# point. *Hollow* points are *oversubscribed*: there are more ranks than cores, so the ranks take turns, and the point says
-# nothing about a machine with enough cores. Crosses are first epochs, which don't belong to the curve. Both backends compute
-# the same gradients, up to rounding. Only the communication, and the work around it, separates their curves.
+# Both axes are logarithmic, so points equally far below the dotted line have the same efficiency, which is written next to
+# each point. *Hollow* points are *oversubscribed*: there are more ranks than cores, so the ranks take turns, and the point
+# says nothing about a machine with enough cores. Crosses are first epochs, which don't belong to the curve. Both backends
+# compute the same gradients, up to rounding. So their curves differ only because of the communication and the work around it.
 #
-# A speed-up above $N$ usually means that something slowed down the run on one rank, and notebook
-# [08b](08b_where_the_time_goes.ipynb) produces one on purpose. It can also be real: with more devices each one holds less data,
-# which may then fit into a cache.
+# A speed-up above $N$ usually means that something slowed down the run on one rank. (Notebook
+# [08b](08b_where_the_time_goes.ipynb) produces such a speed-up on purpose.) It can also be real: with more devices, each
+# device holds less data, which may then fit into its cache.
 #
 # *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and to the
 # accuracy?
@@ -181,8 +183,8 @@ lesson.scaling_curve(strong)
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
-# Gustafson (1988) objected that people with more processors solve *larger* problems. If $f$ is the serial share of the time on
-# $N$ ranks instead of one, $S = N - f\,(N - 1)$ grows forever. That's weak scaling.
+# Gustafson (1988) objected that people with more processors solve *larger* problems. If $f$ is a share of the time on $N$
+# ranks (Amdahl's is a share of the time on one), then $S = N - f\,(N - 1)$ grows without limit. That's weak scaling.
 
 # %%
 lesson.serial_part(0.05)
@@ -229,25 +231,28 @@ def serial_fraction(speedup, n):
 lesson.check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# Look at your own measurements first. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
-# If $f$ is above 100 %, more ranks took longer than one. The `mpi` backend also measures how long it spends inside `Allreduce`,
-# including the wait for the slowest rank.
+# Look at your own measurements first. With a fixed batch per rank, hardly any of the work is serial. So here $f$ tells you how
+# much longer a *step* has become: if a step takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. (With two
+# cores, only the run on 2 ranks counts, so you can't see whether $f$ grows.) If $f$ is above 100 %, several ranks took longer
+# than a single one. The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest
+# rank.
 
 # %%
 lesson.tables.losses(strong, serial_fraction)
 
 # %% [markdown]
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
-# the ranks share memory and caches. With a star, there are more ranks than cores, so they share even the cores.
+# the ranks share memory and caches. In rows with a star, there are more ranks than cores, so the ranks share even the cores.
 #
 # ## Does the lost share grow?
 #
-# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them, as in [05](05_ddp.ipynb): they
-# train and send for real, but each carries a clock of emulated time. The machine below is *imagined*. It has nodes of eight A100
-# GPUs that NVLink joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for ResNet-50:
-# computing takes ResNet-50's time, and the gradients have its 102 MB. (We let a GPU be as fast with 16 images as with 256. A
-# real one isn't: an H200 took 4,690 images/s in steps of 256, and only 569 in steps of 16, because it mostly waited for
-# Python to start its kernels ([record](../assets/results/gpu/one_gpu.jsonl)). So real curves fall earlier.)
+# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them ([05](05_ddp.ipynb) explains
+# how): they train and send for real, but each rank carries a clock of emulated time. The machine below is *imagined*. Each of
+# its nodes has eight A100 GPUs, joined by NVLink, and a slow network joins the nodes: 25 Gb/s Ethernet. Our small neural
+# network stands for ResNet-50, so computing takes as long as ResNet-50's, and the gradients count as 102 MB. (We assume that a
+# GPU processes as many images per second in steps of 16 as in steps of 256. A real GPU doesn't: an H200 processed
+# 4,690 images/s in steps of 256, and only 569 in steps of 16, because it mostly waited for Python to start its kernels
+# ([record](../assets/results/gpu/one_gpu.jsonl)). So real curves fall earlier.)
 #
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
@@ -285,13 +290,13 @@ guess_16.compare(efficiencies, emulated_on=machine)
 lesson.scaling_curve(strong_on_gpus, same="global_batch")
 
 # %% [markdown]
-# Now your function, on these runs. Does $f$ grow? And where?
+# Now apply your function to these runs. Does $f$ grow? And where?
 
 # %%
 lesson.tables.losses(strong_on_gpus, serial_fraction)
 
 # %% [markdown]
-# Beside it, *weak* scaling: every GPU gets 64 images, however many there are.
+# For comparison, here's *weak* scaling: every GPU gets 64 images per step, however many GPUs there are.
 
 
 # %%
@@ -306,17 +311,18 @@ weak_on_gpus = list(
 lesson.weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
-# So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly
-# all of them. What you lose is the wait for the latest of the GPUs, which costs little more with each GPU. (We added that wait:
-# each GPU's time varies by 3.6 %, a value fitted to published curves.) From 8 GPUs to 16, the messages cross the slow network,
-# and take longer than the step's computing: $f$ jumps. With 64 images per GPU, the same messages meet four times as much
-# computing, and the efficiency is about three times as high.
+# So no fixed serial part explains the curve of strong scaling. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where
+# DDP hides nearly all of them, because it sends gradients while the backward pass computes the next ones. You lose time
+# because everyone waits for the slowest GPU, and each added GPU makes this wait only a little longer. (The wait is part of the
+# emulation: each GPU's time varies by 3.6 %, a value fitted to published curves.) From 8 GPUs to 16, $f$ jumps, because the
+# messages now cross the slow network and take longer than the step's computing. With 64 images per GPU, 16 GPUs compute four
+# times as long for the same messages, and the efficiency is about three times as high.
 #
 # ### Was it the network?
 #
-# So far, that's only a story about a machine that nobody has. But you can test it. ThetaGPU was a real machine, whose nodes
-# had the same GPUs and the same NVLink. Between two nodes it had 200 GB/s instead of 3. Keep everything else as it was. If
-# the network caused the fall from 8 GPUs to 16, most of it should disappear.
+# So far, that's only a story about a machine that nobody has. But you can test the story. ThetaGPU was a real machine, whose
+# nodes had the same GPUs and the same NVLink. Between two nodes, it had 200 GB/s instead of 3 GB/s. You keep everything else
+# as it was. If the network caused the drop from 8 GPUs to 16, most of that drop should disappear.
 
 # %%
 guess_real = predict(
@@ -338,16 +344,16 @@ guess_real.compare(
 lesson.scaling_curve(on_thetagpu, same="global_batch")
 
 # %% [markdown]
-# With the same GPUs, the same batch and the same bytes, 16 GPUs are now nearly twice as fast as 8. So it was the network. The
-# efficiency that you still lose goes to late GPUs, and to messages that computing 16 images no longer hides.
+# With the same GPUs, the same batch and the same bytes, 16 GPUs are now nearly twice as fast as 8. So it was the network. You
+# still lose some efficiency to late GPUs, and to messages that can't hide behind the computing of only 16 images.
 #
-# A trained network that only has to answer needs no gradients, and so no allreduce. It scales nearly perfectly until reading
-# becomes the limit ([09](09_feeding_the_ranks.ipynb)).
+# A trained network that only answers requests needs no gradients, so it needs no allreduce either. Such work scales nearly
+# perfectly until reading the input becomes the limit ([09](09_feeding_the_ranks.ipynb)).
 #
 # ## Published curves
 #
-# Seconds of training on MNIST with 1 to 32 GPUs of the machine ThetaGPU, with a fixed batch per GPU. Horovod's times are those of
-# whole runs, including start-up and tests.
+# Here's how many seconds training on MNIST took with 1 to 32 GPUs of ThetaGPU, with a fixed batch per GPU. Horovod's times
+# cover whole runs, including start-up and tests.
 
 # %%
 published_s = {
@@ -357,20 +363,20 @@ published_s = {
 lesson.tables.serial_fractions(published_s, serial_fraction)
 
 # %% [markdown]
-# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs saved no
-# work. So the run on one GPU was probably slower than it had to be, and Horovod's run on two GPUs as well. All other numbers
-# look too good next to a slow baseline.
+# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. But the work of an epoch is the same on any number
+# of GPUs. So the run on one GPU was probably slower than it had to be, and so was Horovod's run on two GPUs. Next to a slow
+# baseline, all other numbers look too good.
 #
 # Horovod's *time* rises from 8 GPUs to 16, which no serial part can explain. The reason may be overhead, because from 16 GPUs
-# on, messages have to leave the eight-GPU machine. Or it may be chance: nobody published the spread.
+# on, messages have to leave the eight-GPU node. Or it may be chance: nobody published the spread.
 #
-# DDP's $f$ grows as well. Before you blame communication, suppose that the run on one GPU was slow, too, and change its 11.7 s to
-# 10.1 (a guess; nobody measured it again). Then $f$ is between 1 and 2 % for every $N$. A baseline that's too slow makes a
-# constant $f$ look as if it grew.
+# DDP's $f$ grows as well. Before you blame communication, suppose that DDP's run on one GPU was slow, too, and change its
+# 11.7 s to 10.1 s (a guess; nobody measured it again). Then $f$ is between 1 and 2 % for every $N$. A baseline that's too slow
+# makes a constant $f$ look as if it grew.
 #
-# With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
-# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. So a constant $f$ can hide an overhead that grows: with the
-# baseline of 10.1 s, a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
+# As on your ranks, the batch per rank is fixed here, so $f$ is $x / (N - 1)$ if a step takes $1 + x$ times as long as on one
+# rank. That's why a constant $f$ can hide an overhead that grows: with the baseline of 10.1 s, a step takes 5 % longer on 4
+# GPUs, and 55 % longer on 32.
 #
 # ## Accuracy is the other half
 #
@@ -381,8 +387,9 @@ lesson.tables.serial_fractions(published_s, serial_fraction)
 lesson.accuracy_curve(strong)
 
 # %% [markdown]
-# How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a
-# learning rate that grows with the ranks. One rank would have taken eight hours, so the speed-up is relative to 8 ranks.
+# How bad can it get? This table shows how Horovod's MNIST example ran on the supercomputer Theta, for 32 epochs and with a
+# learning rate proportional to the number of ranks. One rank would have taken eight hours, so the speed-up is relative to 8
+# ranks.
 #
 # | ranks | 8 | 16 | 32 | 64 | 128 | 256 |
 # |---|---|---|---|---|---|---|
@@ -392,15 +399,16 @@ lesson.accuracy_curve(strong)
 #
 # Even on 256 ranks the efficiency is 82 %, but from 128 ranks on, the network is only guessing. Notebook
 # [07](07_large_batch.ipynb) explains why and what to do about it, and [07b](07b_gradient_noise.ipynb) measures how large a
-# batch is useful. What counts is the *time to a given accuracy*, and only a table with both columns can show it.
+# batch is useful. What counts is the *time to a given accuracy*, and only a table with both speed and accuracy can show it.
 #
 # ## So who's right?
 #
 # Four GPUs are 2.9 times as fast: with a fair baseline and little spread, that's 73 % efficiency. But do a quarter of the GPUs
-# sit idle? If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as one.
-# If each step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72 times as fast. One point can't
-# tell you which. And does nobody do better? Your 16 emulated GPUs look bad or good depending on the batch that you gave them.
-# So ask both people for the same thing: a curve with 2 and 8 GPUs in it, what was kept the same, and the accuracy.
+# sit idle? If serial work were the only reason (`serial_fraction(2.9, 4)` is 12.6 %), no number of GPUs would be more than
+# about 8 times as fast as one. If each step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72
+# times as fast. A single point can't tell you which of the two it is. And does nobody do better? Your 16 emulated GPUs look
+# bad or good depending on the batch that you gave them. So ask both people for the same thing: a curve that includes 2 and 8
+# GPUs, what was kept the same, and the accuracy.
 #
 # ## Take it home
 #
@@ -420,11 +428,12 @@ lesson.accuracy_curve(strong)
 #
 # ## Remember
 #
-# - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
-# - Report the baseline, the absolute speed, the spread, the threads and the binding; leave the first epoch out.
+# - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which of the two you measured, and
+#   what you kept the same.
+# - Report the baseline, the absolute speed and the spread, and leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
 # - Work that can't be shared out gives the same serial fraction for any number of ranks. With a fixed batch per rank, look at
-#   $f\,(N - 1)$ instead: by how much a step has become longer.
+#   $f\,(N - 1)$ instead: the fraction by which a step has become longer.
 # - Time and accuracy belong in the same table.
 #
 # Next: [08b](08b_where_the_time_goes.ipynb) looks inside a step for the time you lost, and [08c](08c_forecasting.ipynb)

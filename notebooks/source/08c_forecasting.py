@@ -1,13 +1,13 @@
 # %% [markdown] track="measuring"
 # # Forecasting
 #
-# You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't an
-# answer. A few measurements on the machine you have, and a few numbers from data sheets, are enough for a forecast.
-# But how far can you trust it? You only know once it has predicted something it hadn't seen.
+# You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't
+# an answer. A few measurements on the machine you have, and a few numbers from data sheets, are enough for a forecast. But how
+# far can you trust it? You only know once it has predicted a measurement that played no part in it.
 #
-# **You will** measure what messages cost, fit a line to your own measurements, and test it on a size, and then on 16 ranks, that
-# the fit has never seen. Then you'll forecast 512 GPUs, give your forecast a range, and find out how often such a range holds
-# what others have published.
+# **You will** measure what messages cost, fit a line to your own measurements, and test it on a message size, and later on a
+# number of ranks, that the fit has never seen. Then you'll forecast 512 GPUs, give your forecast a range, and find out how
+# often such a range contains what others have measured.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do
 # [08_scaling_curves](08_scaling_curves.ipynb) first.
@@ -34,14 +34,14 @@ team = ranks.start(sizes.ranks)
 #
 # $$\max(T_\text{compute}, T_\text{comm}) \;\le\; T_\text{step} \;\le\; T_\text{compute} + T_\text{comm}.$$
 #
-# (If neither part slows the other down, and no rank is late.) So work out each part alone, and test whatever you put together on
-# something that you haven't seen.
+# (This holds if neither part slows the other down, and no rank is late.) So work out each part alone, put the two together,
+# and test the result on a measurement that you haven't used.
 #
 # ## What an allreduce costs
 #
 # As in notebook [01](01_mpi_basics.ipynb), a message of $n$ bytes takes about $\alpha + \beta n$ seconds: a latency, plus the
-# bytes divided by the bandwidth. Does an allreduce behave like that, too?
-# The next cell times MPI's allreduce and the one from *gloo* (PyTorch's library for messages between CPUs).
+# bytes divided by the bandwidth. Does the time of an allreduce follow such a line, too? The next cell times MPI's allreduce
+# and the one from *gloo* (PyTorch's library for messages between CPUs).
 
 # %%
 largest = 2**22 if sizes.name == "quick" else 2**26
@@ -54,18 +54,19 @@ other_programs.report(sizes.ranks)
 lesson.figures.allreduce_times(messages)
 
 # %% [markdown]
-# On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So at first sight an
-# allreduce behaves like a message. Exercise 1 tests whether it really does.
+# On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So at first sight, an
+# allreduce behaves like a single message. Exercise 1 tests whether it really does.
 #
-# On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks, which is what the busiest rank has to
-# send. So you can compare this number between different $p$, and with the speed of the link.
+# On the right is the *bus bandwidth*: the bytes of the array, times $2(p-1)/p$ for $p$ ranks, divided by the time. In a ring,
+# each rank sends that many bytes per second. So you can compare the bus bandwidth for different $p$, and with the speed of the
+# link.
 #
 # ### Exercise 1 (normal): fit a line and test it
 #
-# Before you trust a model, hide one measurement from it and see how well it predicts that one. Do this with a line through the
-# times of MPI's allreduce. Later you'll predict training steps with your line.
+# Before you trust a model, hide one measurement from it, and see how well the model predicts the hidden measurement. Do this
+# with a line through the times of MPI's allreduce. Later you'll predict training steps with your line.
 #
-# These times span four orders of magnitude. A plain least-squares fit would be dominated by the largest messages and could
+# These times span several orders of magnitude. A plain least-squares fit would be dominated by the largest messages and could
 # return almost any latency. So take each error relative to the measured time $t_i$, and find the $\alpha$ and $\beta$ that
 # minimize
 #
@@ -147,16 +148,17 @@ lines.style.format(
 )
 
 # %% [markdown]
-# If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch to
-# a different method at some size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our
-# networks have. Is the prediction better? If times bend within the larger range, it is. If they don't, fewer points only make
-# the fit less certain. A model is only good for the range in which you fitted it.
+# If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch
+# to a different method at some size, or the arrays may outgrow a cache. The second test only uses sizes close to those of our
+# networks' gradients. Is the prediction better? It should be if the curve bends somewhere in the full range. If the curve is
+# straight, fewer points only make the fit less certain. A model is only good for the range in which you fitted it.
 #
 # ## Forecast sixteen, then measure them
 #
-# Does your fit still hold on more ranks than it has seen? With two cores you can't find out, but emulated ranks can, as in
-# [05](05_ddp.ipynb): they really send, and their clocks say what it would take. They emulate two imagined machines: nodes of one
-# GPU on 10 Gb/s Ethernet, and nodes of eight A100 with NVLink inside and 25 Gb/s Ethernet between them. First 2, 4 and 8 ranks.
+# Does your fit still hold on more ranks than it has seen? Two cores can't tell you, but emulated ranks can, as in
+# [05](05_ddp.ipynb): they really send the messages, and their clocks say how long each message would take on the emulated
+# machine. You use two imagined machines: nodes of one GPU on 10 Gb/s Ethernet, and nodes of eight A100 GPUs with NVLink inside
+# and 25 Gb/s Ethernet between the nodes. Start with 2, 4 and 8 ranks.
 
 
 # %%
@@ -196,8 +198,8 @@ for n in (2, 4, 8):
 
 # %% [markdown]
 # A ring on $p$ ranks takes $2(p-1)$ rounds, and in each round every rank sends $n/p$ bytes. So your function can fit the
-# seconds *per round*: they should be $\alpha + \beta \, n/p$, whatever $p$ is. How well will the fit to 2, 4 and 8 ranks
-# forecast 16 MiB on 16 ranks?
+# seconds *per round*, which should be $\alpha + \beta \, n/p$ for any $p$. How well will the fit to 2, 4 and 8 ranks forecast
+# 16 MiB on 16 ranks?
 
 # %%
 guess = predict(
@@ -240,9 +242,9 @@ guess.compare(
 
 # %% [markdown]
 # On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ of the table of machines, and its forecast is exact. (It has to
-# be: the clocks follow the same model.) On the A100 it's far off, although it was just as good on 2, 4 and 8 ranks, because
-# these all sit in one node, and the sixteen on two. A forecast holds only as far as the hardware stays what it was, and no error
-# bar of a fit can tell you where that ends.
+# be: the clocks follow the same model.) On the A100 machine, the forecast is far off, although the fit was just as good on 2,
+# 4 and 8 ranks. Up to 8 ranks share a node, but 16 need two nodes, and the slow network between them. A forecast holds only as
+# long as the hardware stays the same, and no error bar of a fit can tell you where that ends.
 #
 # ## Forecast a larger machine
 #
@@ -250,9 +252,10 @@ guess.compare(
 # device is, and the latency and bandwidth of the links. `machines.toml` and `models.toml` in `workshop_lib/machine` have such
 # numbers, published or estimated, each with its source.
 #
-# Libraries overlap the two parts. Gradients leave during the backward pass, in large messages (DDP's *buckets*, Horovod's *fusion
-# buffers*). Suppose that $k$ messages have the same size,
-# that message $j$ is ready after $j/k$ of the backward pass, and that they go one after the other. When does the last one arrive?
+# Libraries overlap computing and communication: they send gradients while the backward pass is still running, combined into
+# large messages (DDP's *buckets*, Horovod's *fusion buffers*). Suppose that $k$ messages have the same size, that message $j$
+# is ready after $j/k$ of the backward pass, and that the messages travel one after the other. When does the last message
+# arrive?
 #
 # ### Exercise 2 (warm-up): the step of a library that overlaps
 #
@@ -333,9 +336,9 @@ lesson.check.efficiency_range(efficiency_range)
 # %% [markdown]
 # ### Your forecast for 512 GPUs
 #
-# Horovod's authors published how three networks scale on servers with four GPUs and 25 Gbit/s Ethernet each. On 512 GPUs,
-# Inception V3 (24 million parameters) and ResNet-101 (45 million) reach an efficiency of 90 %. VGG-16 has 138 million. Here are
-# your forecasts, from data sheets alone. Nobody is late yet.
+# Horovod's authors published how three networks scale on servers with four GPUs and 25 Gb/s Ethernet each. On 512 GPUs,
+# Inception V3 (24 million parameters) and ResNet-101 (45 million) reached an efficiency of 90 %. VGG-16 has 138 million
+# parameters. Here are your forecasts, from data sheets and the speed of one GPU. They assume that no device is late.
 
 # %%
 step = lesson.check.written(overlapped_step)
@@ -358,8 +361,8 @@ for name in ("inception-v3", "resnet-101", "vgg-16"):
     )
 
 # %% [markdown]
-# Now commit yourself for VGG-16, whose measurement you haven't seen: first to one number, and then to a range that you'd put
-# your name to. Change the range if you trust the data sheets more, or less.
+# Now commit yourself to a forecast for VGG-16, whose measurement you haven't seen: first to one number, and then to a range
+# that you'd put your name to. Start from the range above, and make it wider or narrower as you see fit.
 
 # %%
 guess_vgg = predict(
@@ -384,17 +387,18 @@ print(
 guess_vgg.compare(100 * measured)
 
 # %% [markdown]
-# For these three networks, data sheets were enough to tell which one scales. VGG-16 sends six times the bytes of Inception V3,
-# nine tenths of them for its last three layers, which compute next to nothing.
+# For these three networks, data sheets and one GPU's speed were enough to tell which of them scale. VGG-16 sends six times the
+# bytes of Inception V3. Nine tenths of these bytes belong to its last three layers, which take next to no computing.
 #
 # ## How far off is it elsewhere?
 #
-# Three networks on one machine prove little, and a range so wide is easily right. So try your range on four published tables that
-# no constant here was fitted to. The next cell counts how many of their efficiencies are inside, first with nobody late.
+# Three networks on one machine prove little, and a range so wide is easily right. So try your range on three published tables
+# that no constant here was fitted to. The next cell counts how many of their efficiencies are inside your range, first with no
+# device late.
 #
-# Then it adds the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the later the
-# slowest of them is. We fitted how late it may be to three *other* tables, so these four are *held out*. (But we looked at them
-# when we chose the form of this term, so the result is probably too good.)
+# Then the cell adds the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the later
+# the slowest of them is. We fitted how late it may be to three *other* tables, so the three tables here are *held out*. (But
+# we looked at the held-out tables when we chose the form of this term, so the result is probably too good.)
 
 # %%
 held_out = lesson.fit.published_steps(lesson.published.HELD_OUT)
@@ -414,11 +418,11 @@ for late_share in (0, lesson.forecast.LATENESS.at_worst):
 
 # %% [markdown]
 # With messages three times as slow, the range still misses most of these points if nobody is late, and nearly all of those lie
-# *below* it. A forecast of computing and messages alone is too optimistic, because everything that it leaves out costs
+# *below* the range. A forecast of computing and messages alone is too optimistic, because everything that it leaves out costs
 # time. With a late device, the range holds nearly all of them.
 #
-# So what do you answer when someone asks about your 512 GPUs? The expected number, its range with a late device in it, and how
-# often such a range has been right. For VGG-16, the next cell writes this sentence.
+# So what do you answer when someone asks about your 512 GPUs? You give the expected efficiency, a range that allows for a late
+# device, and how often such a range has been right. The next cell writes this answer for VGG-16.
 
 # %%
 # The other numbers are still VGG-16's.
@@ -430,25 +434,26 @@ print(
 )
 
 # %% [markdown]
-# Where messages take more than a quarter of the computing time, such a range covers about half the scale or more. If yours is that
-# wide, measure on two nodes before you ask for 512 GPUs.
+# Where messages take more than a quarter of the computing time, such a range covers about half of the scale from 0 to 100 %,
+# or more. If your range is that wide, measure on two nodes before you ask for 512 GPUs.
 #
 # ## Deeper: predicted and measured
 #
-# Does the sum of computing and messages predict the steps of your own machine? To choose a network's size freely, we take networks
-# with a single hidden layer of any width. With $P$ parameters and a batch of $B$ samples, computing a step should take this many
+# Does the sum of computing and messages predict the steps of your own machine? To vary the size freely, we take networks with
+# a single hidden layer, of any width. With $P$ parameters and a batch of $B$ samples, computing a step should take this many
 # seconds:
 #
 # `s_per_step + s_per_parameter * P + (s_per_sample + s_per_product * P) * B`
 #
 # The first two terms are a step's fixed cost, such as updating the weights. The other two are the cost of each sample.
 #
-# We measure these times while all ranks compute, because ranks on one machine share memory bandwidth and caches, and a step ends
-# with the slowest rank.
+# We measure the computing times while all ranks compute, because ranks on one machine share memory bandwidth and caches, and a
+# step ends with the slowest rank.
 #
-# The library fits the four constants just as you fitted $\alpha$ and $\beta$. It sees only the computing times of networks
-# with 64, 256 and 1,024 hidden units and batches of 16, 64 and 256. The time of the allreduce comes from your line. The allreduce
-# blocks here, so a step should take the sum. How well does it predict steps with widths and batches that are *held out*?
+# The library fits the four constants just as you fitted $\alpha$ and $\beta$. The fit only sees the computing times of
+# networks with 64, 256 and 1,024 hidden units and batches of 16, 64 and 256. The time of the allreduce comes from your line.
+# The allreduce blocks here, so a step should take as long as computing and allreduce together. How well does this sum predict
+# steps with widths and batches that are *held out*?
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -472,9 +477,9 @@ lesson.figures.predicted_beside_measured(
 )
 
 # %% [markdown]
-# On two-core machines that did nothing else, we measured 3 % in the median and 9 % at worst on one day, and 9 % in the
-# median and 18 % at worst on another. If your errors are several times as large, check the report on other programs
-# before you blame the model.
+# On two-core machines that did nothing else, we measured a median error of 3 % and a largest one of 9 % on one day, and 9 %
+# and 18 % on a different day. If your errors are several times as large, check the report on other programs before you blame
+# the model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 
@@ -483,12 +488,13 @@ shares = tested.assign(share=tested["allreduce_s"] / tested["predicted_s"])
 shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%}")
 
 # %% [markdown]
-# With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
-# the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
+# With a larger batch there's more computing for the same bytes. The ratio of computing to bytes, and not the number of ranks
+# alone, decides how well training scales. A larger batch is the cheapest cure for slow communication, as long as the network
+# still learns from it.
 #
-# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell
-# before the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
-# blame?
+# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then run the
+# cell before the table again. The weights of this network take 13 MB. How far off is its point, and which of the two parts
+# would you blame?
 #
 # ## Deeper: your machine, and larger ones
 #
@@ -496,10 +502,10 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # (No real network between laptops is that fast.)
 #
 # - *Speed* is the efficiency, and the band around it is its range.
-# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with
-#   a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch* that's a half. Only
-#   two networks here were measured at enough batch sizes to have this line.
-# - *Both* together is what a device really contributes.
+# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed
+#   with a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch*, this ratio
+#   is one half. Only two networks here were measured at enough batch sizes to have this line.
+# - *Both* is the product of the two: what a device really contributes.
 
 # %%
 ping, cnn = lesson.fit.message_time(messages), lesson.catalogue.model("workshop-cnn")
@@ -514,12 +520,12 @@ points = lesson.forecast.forecast(cnn, laptop, settings)
 lesson.figures.draw_forecast(points, lesson.conditions(cnn, laptop, settings))
 
 # %% [markdown]
-# In a terminal, `.venv/bin/workshop predict resnet-50 horovod-p100 --batch-size 32` prints and draws such a forecast for machines
-# and networks of the tables.
+# In a terminal, `.venv/bin/workshop predict resnet-50 horovod-p100 --batch-size 32` prints and draws such a forecast for any
+# network and machine in the tables.
 #
-# *Try it:* on `horovod-p100`, from how many devices on does ResNet-50's communication take longer than computing? On `h100`? From
-# how many on is the batch above the critical one? Then set the batch to 8 and compare ResNet-50 with GPT-2 (`gpt2`) on `h100`.
-# Why does a network with five times the parameters scale *better*?
+# *Try it:* on `horovod-p100`, from how many devices on does ResNet-50's communication take longer than computing? On `h100`?
+# From how many devices on is the global batch above the critical batch? Then set the batch to 8 and compare ResNet-50 with
+# GPT-2 (`gpt2`) on `h100`. Why does a network with five times the parameters scale *better*?
 #
 # ## Deeper: how late is the slowest?
 #
@@ -531,15 +537,16 @@ beside = lesson.published.beside_forecast()
 lesson.figures.beside_published(beside)
 
 # %% [markdown]
-# The held-out points are 5.0 points off in the mean, and the fitted ones 9.8, because BERT is among them: the largest miss is 45
-# points. On 16 V100, BERT loses up to half of its speed with one framework, and a fifth with a different one. Nothing on a data
-# sheet says so.
+# The held-out forecasts are 5.0 percentage points off on average. The fitted ones are 9.8 points off, because BERT is among
+# them, with an error of up to 45 points. On 16 V100 GPUs, BERT loses nearly half of its speed in one framework, and a fifth in
+# a different one. Nothing on a data sheet says so.
 #
-# If the time of a step varies from device to device like a normal distribution with the standard deviation $\sigma$, the
-# slowest of $n$ devices is, averaged over many steps, less than $\sigma \sqrt{2 \ln n}$ later than the average device. In our
-# forecast, it's exactly that much later, and the step takes the longer of its computing time and the overlapped step, not their
-# sum. We fitted a single $\sigma$ to three of the tables: 3.6 % of the computing time. This makes the slowest of 8 devices 7 %
-# late, and the slowest of 4,096 15 % late. Does $\sigma$ also help in the other four tables?
+# Suppose that in each step, the devices' computing times follow a normal distribution with the standard deviation $\sigma$.
+# Then, averaged over many steps, the slowest of $n$ devices is less than $\sigma \sqrt{2 \ln n}$ later than the average
+# device. Our forecast makes the slowest device exactly that much later. The step then takes as long as the slowest device's
+# computing or as the overlapped step, whichever is longer. We fitted a single $\sigma$ to three of the tables: 3.6 % of the
+# computing time. This makes the slowest of 8 devices 7 % late, and with 4,096 devices, the slowest is 15 % late. Does $\sigma$
+# also help with the other four tables?
 
 # %%
 lateness = lesson.published.fit_lateness(lesson.published.FITTED)
@@ -558,7 +565,7 @@ lesson.published.mean_errors(
 #
 # ## Deeper: far below the forecast
 #
-# Two published measurements are far below anything that messages could explain. What would you look for?
+# Two published efficiencies are far lower than messages could explain. What would you look for?
 
 # %%
 names = ["Polaris, MNIST, Keras", "Polaris, ResNet-34"]
@@ -571,7 +578,8 @@ for entry in lesson.published.EVERYTHING:
         print(f"{entry.what}: {entry.account}\n")
 
 # %% [markdown]
-# So if messages are short, look at what is *neither* computing nor messages: start-up, tests, input.
+# So if messages take too little time to explain a loss, look at what is *neither* computing nor messages: start-up, tests,
+# input.
 #
 # ## Deeper: twenty-seven thousand GPUs
 #
@@ -594,9 +602,10 @@ for name, (n, efficiency) in science.items():
     )
 
 # %% [markdown]
-# Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant
-# predicts. The authors had copied the data to every node, averaged the gradients of each step during the next one, and replaced
-# Horovod's single coordinator with a tree of coordinators. So the constant is typical of ordinary runs, not a law.
+# Two of these runs lost more than the slowest device can explain, to messages and input. But on Summit, 27,360 GPUs were
+# *more* punctual than our constant predicts. The authors had copied the data to every node, averaged the gradients of each
+# step during the next one, and replaced Horovod's single coordinator with a tree of coordinators. So the constant is typical
+# of ordinary runs, not a law.
 #
 # ## Remember
 #
@@ -604,7 +613,7 @@ for name, (n, efficiency) in science.items():
 #   Put both bounds into your forecast.
 # - A prediction only counts if the fit hasn't seen what it predicts, and neither has whoever chose the formula.
 # - The more a step computes for each byte that it sends, the better it scales.
-# - A forecast holds as far as the hardware stays what it was, and as the software is as good. So give a range, and measure early.
+# - A forecast holds as long as the hardware stays the same and the software is as good. So give a range, and measure early.
 #
 # **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R.
 # Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of

@@ -1,8 +1,9 @@
 # %% [markdown] track="clusters and data"
 # # Feeding the ranks
 #
-# You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only a fraction of the time.
-# What is it waiting for? Often it's the next batch, because all ranks read from the same storage, and that didn't double.
+# You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only a fraction of the
+# time. What are the ranks waiting for? Often it's the next batch, because all ranks read from the same storage, and you didn't
+# double the storage.
 #
 # **You will** see this happen on 1, 2, 4 and 8 ranks, find out what the ranks wait for, and make training scale again: with
 # shards, with a prefetcher that you write, and with data that one rank reads for all.
@@ -26,10 +27,10 @@ team = ranks.start(8, machine="h100")
 # %% [markdown]
 # ## The third bottleneck
 #
-# A training step needs computing, communication, and *input*. How much input per second? Eight ranks emulate the GPUs of a DGX
-# H100: they run real code and exchange real messages, and each has a clock that says what this would take there. Their small
-# network stands for ResNet-50, and each image of MNIST for one of 224 × 224 pixels in three colors, so 784 bytes count as
-# 150,528.
+# A training step needs computing, communication, and *input*. How much input does training need per second? Eight ranks
+# emulate the GPUs of a DGX H100: they run real code and exchange real messages, and each rank has a clock that says how long
+# this would take on the GPUs. Their small neural network stands for ResNet-50, and each MNIST image for an image of 224 × 224
+# pixels in three colors, so 784 bytes count as 150,528.
 
 # %%
 # %%ranks
@@ -45,15 +46,15 @@ if comm.rank == 0:
 
 # %% [markdown]
 # Is that a lot? A single fast disk can deliver it. But on a cluster everybody *shares* the storage. Summit's file system
-# delivered 2.5 TB/s. When all of its 4,608 nodes read at once, each of them got 543 MB/s for its six GPUs. (On Theta the share
-# was 48 MB/s per node.)
+# delivered 2.5 TB/s. When all 4,608 nodes read at once, each node got 543 MB/s for its six GPUs, which is less than a single
+# one of your emulated GPUs needs. (On Theta, the share was 48 MB/s per node.)
 #
-# So let's emulate the storage, too. All ranks share an imagined file server. It sends 4 GB/s, needs 0.25 ms for each file that it
-# opens, and divides its time equally among the ranks that are reading. The files are real. Only the time that it takes to read
-# them is emulated.
+# So let's emulate the storage, too. All ranks share an imagined file server. It sends 4 GB/s, needs 0.25 ms for each file that
+# it opens, and divides its time equally among the ranks that are reading. The files are real. Only the time for reading them
+# is emulated, as if each image had 150,528 bytes.
 #
-# Our training data are 4,096 images. We write them to the disk in three forms: a file per image, *shards* of 256 images each, and
-# one large file.
+# Our training set has 4,096 images. We write it to the disk in three forms: as a file per image, as *shards* of 256 images
+# each, and as one large file.
 
 # %%
 folder = paths.BUILD / "feeding"
@@ -81,8 +82,7 @@ def one_file_per_image(rank, i):
 
 # %%
 guess = predict(
-    "Each rank reads its own files. How many images/s do 8 ranks train on, "
-    "as a multiple of what 1 rank does?",
+    "Each rank reads its own files. How many times as fast as 1 rank do 8 ranks train?",
     0.5,
     8,
     unit="times",
@@ -103,17 +103,18 @@ print(f"and {eight / four:.2f} times as fast as 4 ranks")
 guess.compare(eight / one)
 
 # %% [markdown]
-# The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can tell the limit in
-# advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So it can serve
-# 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more.
+# The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can compute the
+# limit in advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So the server
+# can deliver 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more. (In the figure,
+# 8 ranks get a little less, because the server has nothing to do while they all compute.)
 #
 # When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then compare
 # these numbers with what the storage can do.
 #
 # ## Fewer files
 #
-# Opening the files takes longer than reading them, so open fewer files. A *shard* holds many samples, and is read from front to
-# back. Our shards have 256 images each. Real ones hold some hundred megabytes.
+# Opening the files takes longer than reading them, so open fewer files. A *shard* holds many samples, and is read from front
+# to back. Real shards hold a few hundred megabytes.
 
 
 # %%
@@ -125,8 +126,7 @@ def from_shards(rank, i):
 
 # %%
 guess = predict(
-    "With shards, how many images/s do 8 ranks train on, "
-    "as a multiple of the same 8 ranks with a file per image?",
+    "How many times as fast do 8 ranks train with shards as with a file per image?",
     0.5,
     12,
     unit="times",
@@ -145,30 +145,32 @@ for name, rows in curves.items():
 guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 
 # %% [markdown]
-# The ranks read as many bytes as before, but they no longer wait for the server to open files. Large file systems have the same
-# weak spot: an `open` asks one of a few *metadata servers*. Perlmutter has 16, next to 274 servers for the data [2].
+# The ranks read as many bytes as before, but they no longer wait for the server to open files. Large file systems have the
+# same weak spot: every `open` goes to one of a few *metadata servers*. Perlmutter has 16 of them, and 274 servers for the data
+# [2].
 #
 # ## Read while you compute
 #
-# The ranks still read, then compute, then read. If reading a batch takes $r$ and computing on it takes $c$, a step takes $r + c$.
-# But training doesn't have to stop while data is being read. Let another thread read the *next* batch meanwhile, and a step takes
-# only $\max(r, c)$. This is called *prefetching*, and every input pipeline does it.
+# The ranks still read, then compute, then read. If reading a batch takes $r$ and computing on it takes $c$, a step takes
+# $r + c$. But training doesn't have to stop while data is being read. If a second thread reads the *next* batch while you
+# compute, a step takes only $\max(r, c)$. This is called *prefetching*, and every input pipeline does it.
 #
 # ### Exercise 1 (normal): prefetch
 #
-# With `prefetch`, your ranks will hardly wait for their shards. `read(i)` returns batch `i`, for `i` from 0 to `n - 1`. It takes a
-# while, and may raise an error. `helper` is a thread that reads for you. Write a generator that yields all batches in order. While
-# the consumer uses one batch, let the helper read the next, but no more than that, because the data may not fit into memory.
+# With your `prefetch`, the ranks will read their shards while they compute. `read(i)` returns batch `i`, for `i` from 0 to
+# `n - 1`. (`n` may be 0.) The call takes a while, and may raise an error, which should reach the consumer. `helper` is a
+# thread that reads for you. Write a generator that yields all batches in order. While the consumer uses one batch, let the
+# helper read the next one, but no further, because the data may not fit into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
-# `helper.submit(read, i)` starts `read(i)` in the helper's thread, and returns a *future* at once. `future.result()` waits until
-# it's done. It returns the batch, or raises the error that `read` raised.
+# `helper.submit(read, i)` starts `read(i)` in the helper's thread, and returns a *future* at once. `future.result()` waits
+# until the read is done, and then returns the batch or raises the error that `read` raised.
 #
 # </details><details><summary>Hint 2: when does a generator run?</summary>
 #
-# Only until `yield`. There it pauses until somebody asks for the next batch. So the next read has to be submitted *before*
-# `yield`, and its `result()` belongs after.
+# It runs only until `yield`. There it pauses until the consumer asks for the next batch. So the next read has to be submitted
+# *before* `yield`, and its `result()` belongs after.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -224,19 +226,19 @@ guess.compare(rates[1] / rates[0])
 
 # %% [markdown]
 # Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most. Up to 4 ranks,
-# that's enough to keep the GPUs busy, because reading takes less time than computing, and they only wait for the first batch. With
-# 8 ranks the server's 4 GB/s are the limit, because 8 GPUs need more. On two real machines, prefetching hid TensorFlow's input
-# completely [1].
+# that's enough to keep the GPUs busy, because reading takes less time than computing, and the GPUs only wait for the first
+# batch. With 8 ranks, the server's 4 GB/s become the limit, because 8 GPUs need more. In a study on two real machines,
+# prefetching hid the time for TensorFlow's input completely [1].
 #
 # ## Read once
 #
 # What else can you do? Read fewer bytes. If a data set fits into the memory of all ranks together, *preload* it: each rank gets
 # its part before the first epoch, and from then on nothing is read from the storage.
 #
-# How do the ranks get their parts of one large file? For each rank, `parts` has the offset of its part in the file, and the number
-# of bytes. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the second, each rank
-# reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all` together, and a
-# single rank opens the file for all.
+# How do the ranks get their parts of one large file? The list `parts` says, for each rank, where its part begins in the file
+# and how many bytes it has. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the
+# second, each rank reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all`
+# together, and the file is opened only once for all of them.
 
 
 # %%
@@ -258,9 +260,10 @@ def mpi_io(comm, storage, parts):
 # %% [markdown]
 # ### Exercise 2 (normal): one rank reads for all
 #
-# In the fourth way, a single rank reads, and sends each rank its part. Large jobs do this with one reader per node. Your ranks will
-# train on what this function hands them. `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the
-# `(offset, nbytes)` of every rank in `comm`, and the parts follow one another in the file.
+# In the fourth way, a single rank reads the file, and sends each rank its part. Large jobs do this with one reader per node.
+# Your ranks will train on what this function returns. `read(offset, nbytes)` returns this many bytes of the file, from
+# `offset` on, as an array. `parts` has the `(offset, nbytes)` of every rank in `comm`, and the parts follow one another in the
+# file.
 #
 # <details><summary>Hint 1: how much does rank 0 read?</summary>
 #
@@ -268,9 +271,9 @@ def mpi_io(comm, storage, parts):
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `comm.Scatterv([whole, sizes], mine)` cuts the array `whole` of rank 0 into pieces of these sizes, one after the other, and writes
-# each rank's piece into its array `mine`. On the other ranks, `None` stands in place of the list. Scatterv sends memory as
-# it is. The lowercase `scatter` would pickle the pieces first, which copies every byte.
+# `comm.Scatterv([whole, sizes], mine)` cuts the array `whole` of rank 0 into pieces of these sizes, one after the other, and
+# writes each rank's piece into its array `mine`. The other ranks pass `None` in place of the list. `Scatterv` sends the
+# array's memory as it is. The lowercase `scatter` would pickle the pieces first, which copies every byte.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -341,15 +344,16 @@ seconds = {row["way"]: row["seconds"] for row in measured}
 guess.compare(seconds["everyone reads all"] / seconds["own part"])
 
 # %% [markdown]
-# - *Everyone reads all* asks for $p$ times the file, and every rank needs the memory for all of it. Real ranks of one node
-#   share a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage
-#   once per node. (It's also why a second run of your own benchmark says nothing about the storage.)
-# - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens become
-#   a bottleneck again. *MPI-IO* opens the file for all of them together.
+# - *Everyone reads all* asks for the file 8 times, and every rank needs the memory for all of it. Real ranks of one node share
+#   a *page cache*, in which the operating system keeps what it has read, so there the file comes from the storage once per
+#   node. (Because of the page cache, a second run of your own benchmark says nothing about the storage.)
+# - *Own part* asks for each byte once, but every rank opens the file. With thousands of ranks, these opens become a bottleneck
+#   again. *MPI-IO* opens the file only once, for all ranks together.
 # - *One reads* needs one `open` and reads the file once. Then all bytes pass through one rank's link, which is fast here.
 #   A link between nodes may be slower, and everybody waits while the reader reads.
 #
-# Now train from memory, on what your function returns:
+# With 8 ranks the last three ways take about equally long, because seven more opens cost the server only 2 ms. With 8,000
+# ranks, the opens would cost 2 s. Now let the ranks train from memory, on what your function returns:
 
 # %%
 # %%ranks --timeout 300
@@ -370,20 +374,23 @@ for name, rows in curves.items():
     print(f"{name:>18} {rows[-1]['images_per_s'] / one:5.1f}")
 
 # %% [markdown]
-# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. If your data
-# doesn't fit into the memory, copy it to the disks of the nodes, which nobody shares with you.
+# GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. (The
+# preloaded rate leaves out the loading itself. Here it takes about as long as an epoch from memory, but it happens only once.)
+# If your data doesn't fit into the memory, copy it to the nodes' own disks, which no other job slows down.
 #
-# *Beat it:* a file per image, but with your `prefetch`. Before you run
-# `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, say how fast 8 of them will be.
+# *Try it:* a file per image, but with your `prefetch`. Before you run
+# `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, predict how fast 8 ranks will be.
 #
 # ## Deeper: `DataLoader` and its workers
 #
-# PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread, because Python's lock lets only one thread
-# at a time run Python code. `num_workers=2` starts two, and each prepares whole batches ahead. (In TensorFlow, `tf.data` does it:
-# [loader_tf.py](scripts/loader_tf.py) measures its `map`, `interleave` and `prefetch`.)
+# PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread, because Python's lock lets only one
+# thread at a time run Python code. `num_workers=2` starts two worker processes, and each of them prepares whole batches ahead
+# of time. (In TensorFlow, `tf.data` prefetches: [loader_tf.py](scripts/loader_tf.py) measures its `map`, `interleave` and
+# `prefetch`.)
 #
 # The script `loader.py` runs in real time, on this machine, and reads through a `DataLoader`. Reading a batch takes as long as
-# computing on it. First the read *waits*, as for a disk, and then it *works*, as a JPEG decoder does.
+# computing on it. In half of the runs, reading means *waiting*, as for a disk. In the other half it's *work*, as for a JPEG
+# decoder.
 
 # %%
 guess = predict(
@@ -421,8 +428,8 @@ guess.compare(ratios)
 #   reading is work, each worker needs a core *of its own*. That's why a rank on a cluster gets several cores, and why
 #   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
 # - `prefetch_factor=2`, the default, means two batches per *worker*, so keep an eye on the memory.
-# - On a GPU, set `pin_memory=True`, so that the GPU can fetch batches by itself. `images.to("cuda", non_blocking=True)` then returns
-#   at once, and your program goes ahead while they travel.
+# - On a GPU, set `pin_memory=True`, so that the GPU can fetch batches by itself. `images.to("cuda", non_blocking=True)` then
+#   returns at once, and your program continues while the images travel.
 #
 # ## Deeper: different random numbers on every rank
 #
@@ -432,8 +439,9 @@ guess.compare(ratios)
 #
 # ### Exercise 3 (warm-up): a generator for each rank and step
 #
-# Return a NumPy generator, `np.random.default_rng(…)`, that draws different numbers for every rank, every step and every seed. If
-# you ask again for the same three, you get the same numbers, so a run that's stopped and resumed draws what it would have drawn.
+# Return a NumPy generator, `np.random.default_rng(…)`, that draws different numbers for every rank, every step and every seed.
+# For the same seed, rank and step, it must always draw the same numbers. Then a run that you stop and resume draws what it
+# would have drawn without the stop.
 #
 # <details><summary>Hint 1: is a sum enough?</summary>
 #
@@ -478,8 +486,8 @@ for rank in range(3):
 # ## Deeper: shuffled shards that resume
 #
 # Your generator needs no saved state. Neither does the *order* of the samples, if it's a function of seed and step: a
-# checkpoint only has to hold the step. Say four ranks stop after 60 % of an epoch, and three go on. How often does the epoch
-# see each sample?
+# checkpoint only has to hold the step. Say four ranks stop after 60 % of an epoch, and three ranks resume. How often does each
+# sample occur in that epoch?
 
 
 # %%
@@ -516,51 +524,54 @@ for way, after in ways.items():
 
 # %% [markdown]
 # A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the
-# first can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in
-# February 2025, saves each rank's loader state instead, with a part per worker, so it can't resume with another number of ranks
-# [3]. Loaders read ahead, so save the step of the *training*.
+# first way can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in
+# February 2025, saves each rank's loader state instead, with a part per worker, so it can't resume with a different number of
+# ranks [3]. Loaders read ahead, so save the step that the *training* has reached, not the step of the loader.
 #
-# Random order has a price, though, because scattered rows of a large file cost one wait each. So every tool that reads shards
-# does this:
+# Random order has a price, though, because each row that's scattered in a large file costs a wait of its own. So this is how
+# tools read shards:
 #
 # - Each epoch deals out the *shards* to ranks and workers in a new order, drawn from seed and epoch. Have many more shards than
 #   ranks, or some ranks get two and the rest get one.
-# - A buffer of a few thousand samples, drawn from with the same kind of generator, mixes neighbors.
+# - A buffer of a few thousand samples mixes neighbors: the same kind of generator draws each sample from this buffer.
 # - To resume, compute which shards are done, and skip to the sample within the shard. Fix the number of steps for every rank,
-#   because some rank runs out first.
+#   because the ranks don't all run out of samples at the same time.
 # - Texts have different lengths. *Packing* puts them one after the other and cuts rows of equal length, so no rank computes on
 #   padding. A mask keeps each text from attending to the others.
 #
 # ## Deeper: what changes on a large machine
 #
-# - **A reader per node.** Call your `read_and_scatter` with `comm.Split_type(MPI.COMM_TYPE_SHARED)`, the ranks of one node. The
-#   storage then serves a few readers with large pieces. `Read_at_all` may do the same by itself (*two-phase I/O*).
-# - **Who downloads?** "If the file isn't there, download it" is a race on several ranks: one writes, and another finds half a file
-#   that looks like a whole one. Let one rank per disk download under a temporary name, `os.replace` it, and have the others wait at
-#   a barrier, with a time limit.
+# - **A reader per node.** Call your `read_and_scatter` with the communicator `comm.Split_type(MPI.COMM_TYPE_SHARED)`, which
+#   holds the ranks of one node. The storage then serves a few readers with large pieces. MPI's `Read_at_all` may do something
+#   similar by itself (*two-phase I/O*).
+# - **Who downloads?** "If the file isn't there, download it" is a race on several ranks: one writes, and another finds half a
+#   file that looks like a whole one. Let one rank per disk download under a temporary name, `os.replace` it, and have the
+#   other ranks wait at a barrier, with a time limit.
 # - **Importing.** `import torch` opens some thousand files, on every rank. On eight nodes of Frontier, a small script that imports
 #   PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So past some
 #   hundred nodes, your Python environment is one more data set: `conda pack` it and send it to every node with `sbcast`, or use a
 #   container, which the file system sees as one large file [5]. On Aurora, *Copper* shares the reads among the nodes [6].
-# - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe
-#   FOLDER` tells) or you *stripe* it: `lfs setstripe -c 8 FOLDER`, before you write a large file there, spreads it over
-#   eight. Don't stripe small files [7].
-# - **Disks in the nodes** are faster still, because each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s [8].
-#   Copy your data there when the job starts. On Polaris they're at `/local/scratch` [9], and Aurora has *DAOS* instead [10].
+# - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe FOLDER`
+#   shows it) or you *stripe* the file: run `lfs setstripe -c 8 FOLDER` before you write a large file there, and it's spread
+#   over eight targets. Don't stripe small files [7].
+# - **Disks in the nodes** are faster still, because each node adds its own: on Summit, the disks deliver 26.7 TB/s together,
+#   and the file system 2.5 TB/s [8]. Copy your data to these disks when the job starts. On Polaris they're at `/local/scratch`
+#   [9]. Aurora has the shared store *DAOS* instead [10].
 #
 # ## Remember
 #
-# - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
-#   the storage.
+# - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare this rate with the
+#   rank's *share* of the storage.
 # - Every small file costs an `open`. Pack small files into shards.
-# - Prefetching turns $r + c$ into $\max(r, c)$. It helps until reading takes longer than computing.
+# - Prefetching turns $r + c$ into $\max(r, c)$. It hides all reading until reading takes longer than computing.
 # - Read every byte once: each rank its own part, or one reader for all. Nobody waits for what's already in memory.
 #
-# **Sources**, looked up by 2026-11-27. [1] S. Chien et al., arXiv:1810.03035. [2] NERSC, *Perlmutter Scratch*.
-# [3] *Stateful DataLoader* (docs.pytorch.org/data). [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC,
-# *Python, Scaling Up*. [6] ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al., SC 2019. [9]
-# *ALCF File Systems*. [10] *DAOS, File System* (docs.daos.io). Theta and Summit: V. Vishwanath, *Deep Learning at Scale* (ALCF,
-# 2018). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, Frontiers 1999.
+# **Sources**, looked up by 2026-11-27. [1] S. Chien et al., arXiv:1810.03035. [2] NERSC, *Perlmutter Scratch*. [3] *Stateful
+# DataLoader* (docs.pytorch.org/data). [4] OLCF, *Sbcast Conda Environments* (docs.olcf.ornl.gov). [5] NERSC, *Python, Scaling
+# Up*. [6] ALCF, *Copper* (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] S. Oral et al.,
+# *End-to-end I/O portfolio for the Summit supercomputing ecosystem* (SC 2019). [9] *ALCF File Systems*. [10] *DAOS, File
+# System* (docs.daos.io). Theta and Summit: V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018). Two-phase I/O: R. Thakur, W.
+# Gropp and E. Lusk, Frontiers 1999.
 
 # %%
 ranks.stop()
