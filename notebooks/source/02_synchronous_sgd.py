@@ -5,8 +5,8 @@
 # identical, down to the last bit. Apart from rounding, every step was the one that a single process with all the data would have
 # taken. What did the ranks tell each other?
 #
-# **You will** write the functions that make this work, and a check that tells you when they don't. With them you train a network
-# on MNIST to 99 %, and compare it with the library's, bit by bit.
+# **You will** write the functions that make this work, and a check that tells you when they don't. With these functions you'll
+# train a network on MNIST to 99 %, and compare it, bit by bit, with one that the workshop's library trains.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you,
 # begin with [00_start_here](00_start_here.ipynb); [01_mpi_basics](01_mpi_basics.ipynb) explains `Allreduce` and `Bcast`.
@@ -32,9 +32,9 @@ team
 #
 # *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, multiplies it by a
 # *learning rate*, and subtracts the result from the weights. What if each rank has a batch of its own? Here each rank looks at
-# 16 images, with a network of a single layer. `team.pull` then brings the gradients of all ranks into the notebook, which computes
-# their mean. The pictures show the gradients for the weights of the digit 3. Where they're red, SGD increases the weight; where
-# they're blue, SGD decreases it.
+# 16 images, with a network of a single layer. `team.pull` then brings the gradients of all ranks into the notebook, which
+# computes their mean. The pictures show the gradients for the weights of the digit 3. A pixel is red where the gradient is
+# negative, so SGD increases the weight there, and blue where SGD decreases the weight.
 
 # %%
 # %%ranks
@@ -64,8 +64,9 @@ gradients = team.pull("mine")
 lesson.figures.threes(gradients, np.mean(gradients, axis=0))
 
 # %% [markdown]
-# Each rank saw different images, so each has a different gradient. The mean of these gradients depends less on how a few people
-# wrote their 3s. If each of $N$ ranks holds $B$ samples, the mean is exactly the gradient of all $N B$ samples, the *global batch*:
+# Each rank saw different images, so each has a different gradient. The mean of these gradients depends less on how a few
+# people wrote their 3s. If each of $N$ ranks holds $B$ samples, the mean is exactly the gradient of all $N B$ samples, the
+# *global batch*:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
@@ -112,15 +113,15 @@ print(f"the mean over ranks is off by {off_by():.1e} of its length")
 # In this workshop, as in DDP and Horovod, the ranks average **gradients, in every step**. They average losses only to print
 # them. (An algorithm that averages the *weights* now and then is called *local SGD*.)
 #
-# *Try it:* let all ranks hold the same 64 samples: change `own` in the last cell with `%%ranks`. Of which batch do you get the
-# gradient then?
+# *Try it:* let all ranks hold the same 64 samples: change `own` in the cell that defines `gradient`, and run that cell and the
+# next. Which batch does the mean gradient belong to now?
 #
 # ## Exercise 1 (normal): average the gradients
 #
 # So far the notebook has computed the mean. In a real run there's no notebook between the ranks, so they have to do it
-# themselves. With this function, many ranks train as one. Every rank calls it right after its own `backward()`. Afterwards each
-# parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and you get one from a CPU tensor with
-# `tensor.numpy()`.
+# themselves. With this function, many ranks train as one. Every rank calls it right after its own `backward()`. Afterwards
+# each parameter's `p.grad` must be the mean over all ranks. mpi4py sends NumPy arrays, and `tensor.numpy()` turns a CPU tensor
+# into one.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -161,7 +162,8 @@ def average_gradients(model, comm):
 lesson.check.average_gradients(average_gradients)
 
 # %% [markdown]
-# *Break it:* forget the division. Which learning rate would then give you the same steps as before?
+# *Break it:* leave out the division, and see what the check says. Which learning rate would then give you the same steps as
+# before? (Put the division back before you go on.)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
@@ -214,8 +216,8 @@ lesson.check.train_epoch(train_epoch)
 #
 # Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. A colleague has written a function for the average, too, and it sends as many bytes as yours. As in most
-# scripts, only rank 0 prints its loss. (As long as you haven't written a function, `lesson.check.written` uses the solution in its
-# place.)
+# scripts, only rank 0 prints its loss. (If you haven't written a function yet, `lesson.check.written` uses the solution in its
+# place. A function that you've written is used even if its check fails.)
 
 # %%
 team.push(
@@ -259,15 +261,15 @@ yours = short_run(average_gradients)
 colleagues = short_run(colleagues_average)
 
 # %% [markdown]
-# Both losses look fine. But in one of these runs, the ranks no longer train the same network. Rank 0's loss gives no hint of it,
-# because rank 0's own network learns in both runs. To find out, you have to compare the weights of all ranks.
+# Both losses look fine. But in one of these runs, the ranks no longer train the same network. Rank 0's loss doesn't give it
+# away, because rank 0's own network learns in both runs. To find out, you have to compare the weights of all ranks.
 #
 # ## Exercise 3 (normal): do the ranks agree?
 #
-# Write the check that catches such a run. All ranks call `ranks_agree`, and all of them get the same answer, so that they can stop
-# together. It's `True` only if the parameters of all ranks are equal to the last bit. Averaging keeps equal weights exactly
-# equal, so even a tiny difference means that something is wrong. The ranks don't have to send all their weights: each can compute
-# a *digest*, a checksum of all bytes. Flip a single bit, and the digest almost certainly changes.
+# Write the check that catches such a run. All ranks call `ranks_agree`, and all of them get the same answer, so that they can
+# stop together. It's `True` only if all ranks hold the same parameters, to the last bit. Averaging keeps equal weights exactly
+# equal, so even a tiny difference means that something is wrong. The ranks don't have to send all their weights: each can
+# compute a *digest*, a checksum of all bytes. Flip a single bit, and the digest almost certainly changes.
 #
 # <details><summary>Hint 1: who compares what?</summary>
 #
@@ -276,8 +278,8 @@ colleagues = short_run(colleagues_average)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `hashlib.sha256(data).hexdigest()` is a digest of 64 characters, and `p.detach().numpy().tobytes()` are a parameter's bytes,
-# which you can join with `+` or `b"".join(…)`.
+# `hashlib.sha256(data).hexdigest()` is a digest of 64 characters. `p.detach().numpy().tobytes()` returns the bytes of one
+# parameter. You can join the bytes of several parameters with `+` or `b"".join(…)`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -318,10 +320,10 @@ print(
 )
 
 # %% [markdown]
-# The colleague's function sends all gradients and computes their mean, in a copy. It never writes the mean back into `p.grad`, so
-# each rank has trained a network of its own. Nothing failed, and the run took as long as a correct one. Real scripts
-# end up like this when a framework silently leaves the averaging out. So compare the weights at least once per run. From here on,
-# you do.
+# The colleague's function sends all gradients and computes their mean, but in a copy. It never writes the mean back into
+# `p.grad`, so each rank has trained a network of its own. Nothing failed, and the run took as long as a correct one. Real
+# scripts end up like this when a framework silently leaves the averaging out. So compare the weights at least once per run.
+# From here on, you do.
 #
 # ## The same start
 #
@@ -405,15 +407,16 @@ def broadcast_weights(model, comm):
 lesson.check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
-# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says. Then
-# run the cells above that begin with `%%ranks` again, because the check has started fresh ranks.
+# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says.
+# The check then starts fresh ranks, which know none of your functions. So repair `broadcast_weights`, and run all cells above
+# this one again.
 
 # %% [markdown]
 # ## MNIST to 99 %, with what you wrote
 #
-# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. Now train for
-# real. `lesson.recipe` makes an optimizer, and a schedule that lets the learning rate rise for half an epoch and then fall. Every
-# other step of this run is yours.
+# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. Now train
+# for real. `lesson.recipe` makes an optimizer, and a schedule that lets the learning rate rise for half an epoch and then
+# fall. Everything that the ranks need from each other to train goes through your functions.
 
 # %%
 team.push(broadcast_weights=lesson.check.written(broadcast_weights))
@@ -440,7 +443,8 @@ mine = hashlib.sha256(weights(model).tobytes()).hexdigest()
 # %% [markdown]
 # *Break it:* leave out `broadcast_weights`. When does your check notice?
 #
-# Now the library does the same. Its `mpi` *backend* is what you've just written.
+# Now the library does the same. Its `mpi` *backend* works as your functions do, except that it adds up all gradients in one
+# message.
 
 # %%
 options = TrainOptions(
@@ -454,19 +458,21 @@ print("the library's weights:", [digest[:12] for digest in record["weights_sha25
 print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
-# All of these digests are equal, so you've done, bit for bit, what the library does. And what did the ranks tell each other?
-# Rank 0's weights at the start, and in every step the sum of their gradients. (The library adds up all gradients in one message.
-# With more than two ranks, MPI may add up your six small messages in another order, and then the last bits differ.)
+# On two ranks, all of these digests are equal, so you've done, bit for bit, what the library does. (On more ranks, MPI may add
+# up your six small messages in another order than one large message, and then the last bits differ.) And what did the ranks
+# tell each other? Rank 0's weights at the start, and in every step the gradients of all ranks. They exchanged digests and
+# accuracies only to check the result.
 #
-# *Beat it:* send half of the bytes, as `float16`, and see what that costs in accuracy.
+# *Beat it:* send half of the bytes: let `average_gradients` send `float16`, run the cells from there on again, and see what
+# that costs in accuracy. (The check of `average_gradients` will object, because such a mean is only roughly right.)
 #
 # ## Deeper: one message
 #
 # ### Exercise 5 (normal): one message instead of six
 #
 # Your function sends one message per parameter, and each message pays the latency. DDP copies gradients into *flat buffers* of
-# 25 MiB and sends those; Horovod's hold up to 128 MiB. `average_in_one_message` does what `average_gradients` does, but the check
-# allows it only one message.
+# up to 25 MiB and sends these buffers. Horovod's buffers hold up to 128 MiB. `average_in_one_message` does what
+# `average_gradients` does, but the check allows it only one message.
 #
 # <details><summary>Hint 1: getting there</summary>
 #
@@ -527,13 +533,13 @@ print(f"six messages: {fastest_ms(average_gradients):.2f} ms")
 print(f"one message: {fastest_ms(average_in_one_message):.2f} ms")
 
 # %% [markdown]
-# Between two processes of one machine, a message has hardly any latency, so one message may gain you nothing here. It pays on a
-# network, where each message waits for tens of microseconds.
+# Between two processes on one machine, a message has hardly any latency, so a single message may gain you nothing here. It
+# pays off on a network, where every message costs a few microseconds, or tens of them.
 #
 # ## Deeper: where the time goes
 #
 # A rank that reaches the `Allreduce` early has to wait for the others. To separate waiting from sending, the next cell puts a
-# `Barrier` in front of it. `rows` says how many samples each rank has.
+# `Barrier` before the `Allreduce`. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -589,8 +595,8 @@ lesson.figures.step_times(
 guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
 
 # %% [markdown]
-# The slowest rank sets the pace. In practice a rank may be slow because of another job on its cores, a slow disk, or a hot GPU.
-# Without the `Barrier`, the waiting would hide inside `Allreduce`, where it looks like a slow network.
+# The slowest rank sets the pace. In practice a rank may be slow because of another job on its cores, a slow disk, or a hot
+# GPU. Without the `Barrier`, the waiting would hide inside `Allreduce`, and look like a slow network.
 #
 # ## Deeper: unequal shards
 #
@@ -689,14 +695,14 @@ whole = normalized_gradient(*batch(np.arange(128)))
 print(f"the mean over ranks is off by {off_by():.1%}")
 
 # %% [markdown]
-# That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them at
-# the price of extra messages, or a layer that looks at only one sample at a time, such as `GroupNorm` or `LayerNorm`. The running
-# means that batch normalization keeps for testing aren't parameters, so your functions leave them different on every rank. DDP
-# broadcasts rank 0's running means before each forward pass.
+# That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them
+# at the price of extra messages, or a layer that looks at only one sample at a time, such as `GroupNorm` or `LayerNorm`. The
+# running means and variances that batch normalization keeps for testing aren't parameters, so your functions leave them
+# different on every rank. DDP broadcasts those of rank 0 before each forward pass.
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. To start it in a terminal, go to the
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) trains the same way, as a plain script. To start it in a terminal, go to the
 # workshop's folder, and type:
 #
 # ```bash
@@ -709,7 +715,7 @@ print(f"the mean over ranks is off by {off_by():.1%}")
 # - The mean of the ranks' gradients is the gradient of the global batch, if all shards are equally large.
 # - Synchronous SGD means the same start, different shards, and averaged gradients in every step. That keeps
 #   the ranks identical.
-# - Check that they are, on all ranks and to the last bit. The loss of rank 0 looks normal even if nobody averages.
+# - Check that all ranks hold the same weights, to the last bit. The loss of rank 0 looks normal even if nobody averages.
 #
 # **Sources.** Synchronous training: J. Chen et al. (arXiv:1604.00981). What to average over, and batch normalization: P. Goyal et
 # al. (arXiv:1706.02677). DDP: S. Li et al. (arXiv:2006.15704). Means over tokens: huggingface.co/blog/gradient_accumulation.

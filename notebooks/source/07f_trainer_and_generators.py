@@ -2,11 +2,11 @@
 # # A trainer and its generators
 #
 # A language model learns arithmetic from its own answers: half of your GPUs write answers, and the other half trains on these
-# answers. If the halves take turns, one of them always waits. If they don't, the trainer learns from answers that older weights
-# wrote. How old may these weights be?
+# answers. If the halves take turns, one of them always waits. If they work at the same time, the trainer learns from answers
+# that were written with older weights. How old may these weights be?
 #
-# **You will** write the loss with which a trainer learns from old answers, and measure at which age training breaks, with your
-# loss and without it.
+# **You will** write the loss with which a trainer learns from old answers, and measure how old the answers may be before
+# training breaks, with your loss and without it.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [07e](07e_waiting_less.ipynb) first.
@@ -27,8 +27,8 @@ team.push(rl_steps=200, seeds=[1] if sizes.name == "quick" else [1, 2, 3])
 # %% [markdown]
 # ## A reward that a program can compute
 #
-# Today, you meet asynchronous training mostly in reinforcement learning of language models. *Generators* write answers, a program
-# checks them, and a *trainer* makes answers with a high reward more likely.
+# Today, you'll meet asynchronous training mostly in reinforcement learning for language models. *Generators* write answers, a
+# program checks them, and a *trainer* makes answers with a high reward more likely.
 #
 # Rank 0 is the trainer here, and ranks 1 and 2 are generators. A tiny GPT gets a number and writes three digits, which should
 # add up to that number. A program can check this in one line:
@@ -67,9 +67,9 @@ print(f"right answers before training: {untrained:.1%}")
 #
 # ## Two programs
 #
-# The trainer keeps its weights in float32, a tensor per layer. A generator only reads them, so it gets one flat message in bf16,
-# which is half as large. It sends back its texts, each of which is a prompt and an answer, and how likely each digit was under
-# *its* weights.
+# The trainer keeps its weights in float32, one tensor per parameter. A generator only reads them, so it gets all of them in
+# one flat message in bf16, which is half as large. The generator sends back its texts, each of which is a prompt and an
+# answer, and the log-probability of each digit under the *generator's* weights.
 
 # %%
 # %%ranks
@@ -89,10 +89,11 @@ def generate(mail, policy, seed, steps, staleness):
 
 
 # %% [markdown]
-# An answer's *advantage* is its reward minus the mean reward of the eight answers to the same prompt. (GRPO, by Shao et al. 2024,
-# also divides by their standard deviation.) The *policy gradient* makes a digit more likely if its answer's advantage is
-# positive, and less likely if it's negative. A loss gets two log-probabilities of each digit: `new`, under the
-# trainer's weights, and `old`, under the weights of the generator that wrote it. The simplest loss ignores `old`.
+# An answer's *advantage* is its reward minus the mean reward of the eight answers to the same prompt. (GRPO, by Shao et al.
+# 2024, also divides by the standard deviation of the eight rewards.) The *policy gradient* makes a digit more likely if its
+# answer's advantage is positive, and less likely if it's negative. A loss gets two log-probabilities of each digit: `new`,
+# under the trainer's weights, and `old`, under the weights with which the generator wrote the digit. The simplest loss ignores
+# `old`.
 
 # %%
 # %%ranks
@@ -133,8 +134,9 @@ def train(seed, staleness, ratios, loss):
 
 
 # %% [markdown]
-# At a staleness of 0, the trainer waits for the generators, and they wait for the trainer. From 1 on, all of them work at the same
-# time. (You'd hardly see that in times here, unless each rank has a core of its own.) But what happens to the answers?
+# At a staleness of 0, the trainer waits for the generators, and the generators wait for the trainer. From a staleness of 1 on,
+# all of them work at the same time. (You'd hardly see that in the times here, unless each rank has a core of its own.) But
+# does the GPT still learn as well?
 
 # %%
 guess = predict(
@@ -162,25 +164,25 @@ guess.compare(lesson.figures.breaks_at(plain, ratios=False))
 lesson.figures.rewards(plain)
 
 # %% [markdown]
-# The legend says where your runs broke. Why do old answers do harm? Some digits turn up more often in them than the trainer's own
-# weights would write them. The plain loss keeps pushing these digits, although their probability has already changed.
+# The legend says where your runs broke. Why do old answers do harm? They contain some digits more often than the trainer would
+# write them now. The plain loss keeps pushing these digits, although their probability has already changed.
 #
 # ## Learn from old answers
 #
-# The policy gradient is right only for texts that the trainer's own weights wrote. The *importance ratio* corrects for old weights:
-# how many times as likely is a digit under the trainer's weights as under the generator's? Multiply the advantage by this
-# ratio. Then the gradient of the loss is the plain one where nothing has changed, and counts a digit less if the trainer
-# would now write it less often.
+# The policy gradient is correct only for texts written with the trainer's current weights. The *importance ratio* corrects for
+# old weights: how many times as likely is a digit under the trainer's weights as under the generator's? Multiply the advantage
+# by this ratio. A digit whose probability hasn't changed then counts as in the plain loss. A digit that the trainer would now
+# write less often counts less.
 #
-# PPO (Schulman et al. 2017) also *clips* the ratio to the range from 0.8 to 1.2. Once a digit's probability has changed by 20 % in
-# the direction that its advantage asks for, the digit stops pushing. But if the probability has changed in the *other*
-# direction, the digit still has to push. So PPO multiplies the advantage by the ratio and by the clipped
-# ratio, and takes the smaller product.
+# PPO (Schulman et al. 2017) also *clips* the ratio to the range from 0.8 to 1.2. Once a digit's probability has changed by 20
+# % in the direction that its advantage asks for, the digit stops pushing. But if the probability has changed in the *other*
+# direction, the digit still has to push. So PPO computes two products, the advantage times the ratio and the advantage times
+# the clipped ratio, and takes the smaller one.
 #
 # ### Exercise 1 (normal): a clipped loss
 #
-# With this loss, your trainer will learn from the same old answers again. You get log-probabilities, and you return the loss
-# that the optimizer makes smaller. The generator's probabilities are constants.
+# With this loss, your trainer will run at the same six values of staleness again. Your function gets log-probabilities, and
+# returns the loss that the optimizer minimizes. The generator's log-probabilities are constants.
 #
 # <details><summary>Hint 1: the ratio</summary>
 #
@@ -188,8 +190,8 @@ lesson.figures.rewards(plain)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `ratio.clip(0.8, 1.2)` clips, and `torch.minimum(a, b)` takes the smaller of two numbers, element by element. Which two products
-# do you compare? And the optimizer minimizes, but a large advantage is good.
+# `ratio.clip(0.8, 1.2)` clips, and `torch.minimum(a, b)` takes the smaller of two numbers, element by element. Which two
+# products do you compare? And which sign does the loss need, if the optimizer minimizes it and a large product is good?
 #
 # </details><details><summary>Solution</summary>
 #
@@ -219,7 +221,7 @@ def clipped_loss(new, old, advantage):
 lesson.check.clipped_loss(clipped_loss)
 
 # %% [markdown]
-# How far does your loss get? Guess for a staleness of 4, with the figure above in mind.
+# How well does your loss cope with old answers? Guess for a staleness of 4, with the figure above in mind.
 
 # %%
 guess = predict(
@@ -250,28 +252,29 @@ guess.compare(100 * statistics.median(right))
 lesson.figures.rewards(plain + clipped)
 
 # %% [markdown]
-# Both losses learn at a staleness of 0, and yours should get further than the plain one. But no ratio turns old texts into new
-# ones, so training breaks with your loss as well, only later. That's why real systems *bound* the staleness: a generator that
-# would get too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is an option, `max_head_offpolicyness`.
+# With both losses, the GPT learns at a staleness of 0, and yours should tolerate more staleness than the plain one. But no
+# ratio turns old texts into new ones, so with enough staleness, training breaks with your loss as well. That's why real
+# systems *bound* the staleness: a generator that would get too far ahead has to wait. In AReaL (Fu et al. 2025) the bound is
+# an option, `max_head_offpolicyness`.
 #
-# So how old may the weights be? The legend answers for your GPT and your learning rate: choose a staleness below the one at
-# which your loss breaks. If all answers take equally long, a staleness of 1 is enough to end the taking of turns. Noukhovitch
-# et al. (2025) trained a chatbot of 8 billion parameters about 40 % faster that way, and it ended as good as the synchronous
-# one.
+# So how old may the weights be? For your GPT and your learning rate, the legend has the answer: choose a staleness below the
+# one at which training breaks with your loss. If all answers take equally long, a staleness of 1 is enough, because trainer
+# and generators no longer take turns. Noukhovitch et al. (2025) trained a chatbot of 8 billion parameters about 40 % faster
+# that way, and it ended up as good as one trained synchronously.
 #
-# *Write down:* all answers here take equally long. Why would generators whose answers have very different lengths need more
-# staleness than ours, before nobody waits? And why might a smaller learning rate let you allow more?
+# *Write down:* all answers here take equally long. If answers had very different lengths, why would it take more staleness
+# until nobody waits? And why might a smaller learning rate let you allow more staleness?
 #
 # *Try it:* is it the ratio that helps, or the clip? Return `-(advantage * ratio).mean()`, without the clip, and run the cells
-# from `team.push` on again.
+# again, from the one with `team.push(clipped_loss=…)` on.
 #
 # ## Remember
 #
-# - Generators that write while the trainer learns save waiting, and make the answers stale.
-# - The policy gradient is right only for texts that the trainer's own weights wrote. The importance ratio corrects for old
-#   weights.
+# - If the generators write while the trainer learns, nobody has to wait, but the answers are stale.
+# - The policy gradient is correct only for texts written with the trainer's current weights. The importance ratio corrects for
+#   old weights.
 # - PPO's clip stops a digit once its probability has changed enough in the direction that its advantage asks for.
-# - Ratios raise the staleness at which training breaks, but they don't remove it. So bound the staleness.
+# - With clipped ratios, training survives more staleness, but not any amount. So bound the staleness.
 #
 # **Sources.** Asynchronous reinforcement learning: W. Fu et al., arXiv:2505.24298 (AReaL), and M. Noukhovitch et al.,
 # arXiv:2410.18252. Clipped ratios: J. Schulman et al., arXiv:1707.06347 (PPO). Groups: Z. Shao et al., arXiv:2402.03300 (GRPO).

@@ -2,8 +2,8 @@
 # # Where the time goes
 #
 # "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion can cost a lot of money.
-# `Allreduce` is also where a rank waits for the others, so the same 60 % may mean that one rank has a hot GPU, a slow disk, or
-# a neighbor on its cores. How do you tell the two apart?
+# `Allreduce` is also where a rank waits for the others, so the same 60 % may mean that one rank has a hot GPU, a slow disk,
+# or another program on its cores. How can you tell sending from waiting?
 #
 # **You will** record what every rank does with its time, step by step, and find the slow rank, even if each host has a clock of
 # its own. Then you'll make a speed-up of more than 2 on 2 ranks on purpose, and write the function that would have caught it.
@@ -67,10 +67,10 @@ lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": 
 guess.compare(100 * late.shares()[0]["waiting"])
 
 # %% [markdown]
-# A dashed line marks where the first rank begins a step. Look at the colors. Every rank but one is striped with waiting, and
-# the one that *never waits* is the slow one. (If yours waits too, another program on your machine has slowed down a healthy
-# rank.) At first sight, the logs tell the opposite story. A healthy rank's log looks bad, with "most of the step in
-# `Allreduce`", and the slow rank's log looks perfect. The network has nothing to do with it.
+# Each dashed line marks where the first rank begins a step. Look at the colors. Every rank but one waits in each step, and the
+# one that *never waits* is the slow one. (If your last rank waits, too, another program on your machine has slowed down a
+# healthy rank.) At first sight, the logs tell the opposite story. A healthy rank's log looks bad, with "most of the step in
+# `Allreduce`", and the slow rank's log looks perfect. But the network isn't to blame.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. The more ranks there are, the more
 # likely one of them is late.
@@ -132,8 +132,8 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 #
 # ## Two hosts, two clocks
 #
-# On several hosts, each host has its own clock. Let's emulate a second host for the last rank, whose clock is 5 s behind, and
-# call your function again:
+# On several hosts, each host has its own clock. Let's pretend that the last rank runs on a second host with a clock that's 5 s
+# behind, and call your function again:
 
 # %%
 hosts = [*late_trace[:-1], lesson.tracing.shifted(late_trace[-1], -5)]
@@ -143,8 +143,8 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
 # Now a healthy rank gets the blame, and the last rank seems to wait for longer than the run took. But you don't need better
-# clocks. Nobody can leave an `Allreduce` before the last rank has arrived, and then all ranks leave it at almost the same moment.
-# So all clocks have seen one common moment in each step: the end of its collective.
+# clocks. Nobody can leave an `Allreduce` before the last rank has arrived, and then all ranks leave it at almost the same
+# moment. So in each step there's one moment that you can find on all clocks: the end of the collective.
 #
 # ### Exercise 2 (warm-up): align the clocks
 #
@@ -153,8 +153,8 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 #
 # <details><summary>Hint</summary>
 #
-# In one step, three ranks leave at 3.0, 8.0 and 2.5 by their own clocks. How far is rank 1's clock ahead, and how far rank 2's?
-# `statistics.median` takes a list.
+# In one step, ranks 0, 1 and 2 leave at 3.0, 8.0 and 2.5 seconds by their own clocks. How far is rank 1's clock ahead, and how
+# far rank 2's? `statistics.median` takes a list.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -196,30 +196,30 @@ print(f"clocks ahead of rank 0's: {[f'{ahead_s:.3f} s' for ahead_s in offsets]}"
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
-# With aligned clocks, your function blames the right rank again. (The offset is exact only to the time by which one rank
-# leaves a collective after another, so don't look for shorter delays than that.)
+# With aligned clocks, your function blames the right rank again. (Ranks don't leave a collective at exactly the same moment,
+# so the offsets have a small error. Don't look for delays shorter than that.)
 #
 # ## More than perfect
 #
 # Here's a published log that looks impossible: 132, 77, 5.8 and 3.2 seconds per epoch on 1, 2, 4 and 8 ranks. That's 23 times
-# as fast on 4 ranks! Two settings together can do this, and a third makes it worse. A launcher can *bind* a rank to one core,
-# or leave it free to use any. And a rank can compute with one thread or with two.
+# as fast on 4 ranks! Two settings together can cause such numbers, and a third makes them worse. A launcher can *bind* a rank
+# to one core, or leave it free to use any. And a rank can compute with one thread or with two.
 
 # %%
 lesson.figures.bound_or_free()
 
 # %% [markdown]
-# Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*, which
-# means that it looks for work again and again instead of sleeping. Then it occupies the core while the other thread has work to
-# do. Many OpenMP libraries let threads spin by default. This workshop normally turns that off.
+# Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*,
+# which means that it looks for work again and again instead of sleeping. A spinning thread occupies the core while the other
+# thread has work to do. Many OpenMP libraries let threads spin by default. This workshop normally turns that off.
 #
 # Nobody chooses the bad square. But job scripts often set `OMP_NUM_THREADS`, and Open MPI binds by default: each rank to a
 # single core if the job has one or two ranks, and to a whole processor if it has more. So a scaling table can move from the bad
 # square to a good one *between two of its rows*.
 #
-# Let's do that. One rank runs in the bad square, and for comparison in both free squares. We tell two threads to spin
-# (`OMP_WAIT_POLICY=ACTIVE`), so the factor you'll see is close to the worst case. Then two ranks run as everywhere else in this
-# workshop: free, with one thread each.
+# Let's make such a table. One rank runs in the bad square, and for comparison in both free squares. We tell two threads to
+# spin (`OMP_WAIT_POLICY=ACTIVE`), so the factor you'll see is close to the worst case. Then two ranks run as everywhere else
+# in this workshop: free, with one thread each.
 
 # %%
 guess = predict(
@@ -251,10 +251,10 @@ by_job = speeds.set_index(["ranks", "bound", "threads"])["samples_per_s"]
 guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 
 # %% [markdown]
-# Each square compares the same run on two ranks with a different baseline. If a factor is above 2, the baseline is the reason.
-# The published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops binding to single cores. That's
-# probably why, but we can't be sure, because the log records neither threads nor binding. (If your square of two free threads
-# is slow, too, another program took one of the cores.)
+# Each square says how many times as fast the run on two ranks seems if this square is the baseline. If a factor is above 2,
+# the baseline is the reason. The published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops
+# binding to single cores. That's probably why, but we can't be sure, because the log records neither threads nor binding. (If
+# your factor for two free threads is large, too, another program took one of the cores.)
 #
 # ### Exercise 3 (normal): a fair baseline
 #
@@ -312,8 +312,8 @@ speedups = lesson.check.written(fair_speedups)(speeds.to_dict("records"))
 {key: round(speedup, 2) for key, speedup in speedups.items()}
 
 # %% [markdown]
-# *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`.
-# What should it do if nobody measured the baseline?
+# *Beat it:* hand it a run on 2 ranks with two threads each, and no other run: `[{"ranks": 2, "threads": 2, "cores": 2,
+# "samples_per_s": 9000}]`. What should your function do if nobody measured the baseline?
 #
 # ## Deeper: inside a step
 #
@@ -351,7 +351,7 @@ for backend in ("ddp", "fsdp"):
 
 # %% [markdown]
 # Do messages travel while the rank computes? Communication is called *exposed* if the rank computes nothing meanwhile. Only
-# this part costs you time, so look for it in every trace.
+# exposed communication costs you time, so look for it in every trace.
 
 # %%
 lesson.figures.beside_messages(
@@ -361,27 +361,27 @@ lesson.figures.beside_messages(
 # %% [markdown]
 # Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
 # single bucket, so the allreduce can't begin before the backward pass has ended. FSDP gathers the weights of each layer before
-# the layer computes, and on a CPU it waits for each message at once. On a GPU, messages have streams of their own, so the
-# weights of the next layer travel while this one computes.
+# the layer computes, and on a CPU it waits for each message right away. On a GPU, messages have streams of their own, so the
+# weights of the next layer travel while the current layer computes.
 #
 # To see every operation, open a file of `build/08b_traces` in [Perfetto](https://ui.perfetto.dev), which reads it in your
 # browser without sending it anywhere. On a GPU, add `ProfilerActivity.CUDA` to the activities, and each stream gets a row of
 # its own. NVIDIA's Nsight Systems (`nsys profile`) also records what the rest of the machine does.
 #
 # And how do you get the arrival times for your two functions? On a GPU, a collective begins when its stream gets there, which
-# can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the collective and
-# another one after it. Once both have happened, `before.elapsed_time(after)` is the collective's duration in milliseconds.
-# Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you need no common clock.
-# PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's last collectives
-# if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` is when Python called the collective, so that isn't the
-# arrival.)
+# can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the collective
+# and another one after it. Once the GPU has passed both events, `before.elapsed_time(after)` is the collective's duration in
+# milliseconds. Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you need no
+# common clock. PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's
+# last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (`time_created_ns` isn't the arrival: it says when Python called
+# the collective.)
 #
 # ## Deeper: arithmetic or memory?
 #
 # Does your processor compute, or does it wait for numbers from memory? A layer's *arithmetic intensity* is the number of its
-# operations divided by the bytes that it has to move. If it's low, the layer can't be faster than memory delivers, however fast
-# the processor is. The next cell measures both limits on rank 0, and times the layers of two networks: the workshop's, and a
-# small vision transformer, `vit`.
+# operations divided by the bytes that it has to move. If the intensity is low, the layer can't run faster than memory delivers
+# its numbers, however fast the processor is. The next cell measures both limits on rank 0, and times the layers of two
+# networks: the workshop's, and a small vision transformer, `vit`.
 
 # %%
 # %%ranks
@@ -398,12 +398,12 @@ lesson.figures.roofline(*team.pull("roof")[0])
 
 # %% [markdown]
 # The line is the roof that this machine sets: left of the dashed mark, memory is the limit, right of it arithmetic is. A layer
-# far below the roof waits for neither. For example, small layers spend most of their time on starting operations. (A layer that
-# fits into a cache may lie above the roof.)
+# far below the roof is limited by something else. For example, small layers spend most of their time starting operations. (A
+# layer that fits into a cache may lie above the roof.)
 #
-# For large jobs, all of this is put into one number, the *model-FLOPs utilization*: the operations that the model needs for its
-# samples, divided by what the processors could have done in the same time. You know your machine's peak now, for each rank that
-# has cores of its own:
+# For large jobs, one number sums this up, the *model-FLOPs utilization*: the operations that the model needs for its samples,
+# divided by what the processors could have done in the same time. You've just measured what one rank can do. If each rank has
+# cores of its own, this is the utilization:
 
 # %%
 
@@ -422,14 +422,15 @@ print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")
 #
 # Before you pay for more GPUs, make a step faster on one. In its trace, look at the row of the stream that computes:
 #
-# - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
+# - *Gaps.* The GPU waits for Python or the loader. Call `.item()`, `.cpu()` and `print(loss)` rarely, because in these Python
+#   waits for the GPU, and the GPU then waits for Python.
 # - *Many short kernels.* A compiler can fuse them.
 # - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
 #
-# `torch.compile` records what your model computes as *graphs*, fuses operations, and generates kernels: in Triton for a GPU, in C++
-# for a CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
-# 2024). Here, a backend that only counts graphs takes the place of the one that generates kernels. How many graphs does it get, for
-# batches of 64, 64, 32 and 16?
+# `torch.compile` records what your model computes as *graphs*, fuses operations, and generates kernels: in Triton for a GPU,
+# in C++ for a CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average
+# (Ansel et al. 2024). Here, a backend that only counts graphs takes the place of the one that generates kernels. How many
+# graphs does this backend get for batches of 64, 64, 32 and 16?
 
 # %%
 import logging
@@ -497,15 +498,16 @@ logging.disable(logging.NOTSET)
 pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 
 # %% [markdown]
-# When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch, it
-# doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less.
-# `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the
-# graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the graph breaks before and after each
-# block, where FSDP gathers weights and frees them. But equal blocks share a graph: four blocks need only two, one for the first
-# block, whose input needs no gradient, and one for the others.
+# When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch of
+# each epoch, it doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain
+# less. `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts
+# the graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the graph breaks before and
+# after each block, where FSDP gathers weights and frees them. But equal blocks share a graph, so four blocks need only two
+# graphs: one for the first block, whose input needs no gradient, and one for the other three.
 #
-# If the model doesn't fit next to its optimizer, [trainer.py](scripts/trainer.py) is the variant with FSDP2 and sharded checkpoints.
-# With `--compile`, it compiles each block before `fully_shard` wraps it, which leads to the same graphs.
+# If your model and its optimizer don't fit on one GPU, start from [trainer.py](scripts/trainer.py), which has FSDP2 and
+# sharded checkpoints. With `--compile`, this script compiles each block before `fully_shard` wraps it, which leads to the same
+# graphs.
 #
 # ## Remember
 #
@@ -513,19 +515,19 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 #   ranks can. The ends of collectives align these clocks.
 # - The straggler is the rank that doesn't wait. Every rank pays for it.
 # - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
-# - Set threads and binding yourself, and write both next to every number.
+# - Set threads and binding yourself, and report both with every speed that you measure.
 # - In a trace, look for exposed communication.
 #
 # Next: [08c_forecasting](08c_forecasting.ipynb), where stragglers come back as a term in the forecast.
 #
 # **Sources.** The log of 132 to 3.2 seconds: github.com/argonne-lcf/sdl_ai_workshop, in 01_distributedDeepLearning. Binding by
-# default: Open MPI 5, manual page of `mpirun`. Threads that spin: OpenMP 5.2, `OMP_WAIT_POLICY`. S. Williams et al., *Roofline*
-# (Communications of the ACM 52, 2009). Model-FLOPs utilization: A. Chowdhery et al., *PaLM* (arXiv:2204.02311, appendix B); A.
-# Dubey et al., *The Llama 3 Herd of Models* (arXiv:2407.21783). Compiling: J. Ansel et al., *PyTorch 2* (ASPLOS 2024), and
-# PyTorch's [questions on torch.compile](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html), for DDP's buckets;
-# [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks. Durations on a GPU: PyTorch's documentation of
-# `torch.cuda.Event`, and its tutorial *Flight Recorder for Debugging Stuck Jobs*. Stragglers: J. Dean and L. Barroso, *The Tail at Scale*
-# (Communications of the ACM 56, 2013).
+# default: Open MPI 5, manual page of `mpirun`. Threads that spin: OpenMP 5.2, `OMP_WAIT_POLICY`. S. Williams et al.,
+# *Roofline* (Communications of the ACM 52, 2009). Model-FLOPs utilization: A. Chowdhery et al., *PaLM* (arXiv:2204.02311,
+# appendix B); A. Dubey et al., *The Llama 3 Herd of Models* (arXiv:2407.21783). Compiling: J. Ansel et al., *PyTorch 2*
+# (ASPLOS 2024), and PyTorch's [questions on torch.compile](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html), for
+# DDP's buckets; [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks. Durations on a GPU: PyTorch's
+# documentation of `torch.cuda.Event`, and PyTorch's tutorial *Flight Recorder for Debugging Stuck Jobs*. Stragglers: J. Dean
+# and L. Barroso, *The Tail at Scale* (Communications of the ACM 56, 2013).
 
 # %%
 ranks.stop()

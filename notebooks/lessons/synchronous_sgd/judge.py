@@ -68,7 +68,7 @@ average_gradients = played(
     [*_edits("mine"), Edit(FIRST_ONLY, ("        p.grad.copy_(", "        return p.grad.copy_("))],
     rounding=ROUNDING,
     stuck=STUCK,
-    unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
+    unknown="Sum each gradient on every rank with Allreduce, divide the sum by comm.size only, and keep float32.",
 )
 
 
@@ -132,10 +132,7 @@ train_epoch = played(
     NOTEBOOK,
     play_loop,
     [
-        Edit(
-            "Call `average`, the argument, before the optimizer steps: without it, each rank trains alone.",
-            (AVERAGE, ""),
-        ),
+        Edit("Call the argument, `average(model, comm)`, before the optimizer steps.", (AVERAGE, "")),
         Edit("You average after the step: by then, the optimizer has used `p.grad`.", (AVERAGE + STEP, STEP + AVERAGE)),
         Edit(
             "`backward` adds to the gradients of the last step: clear them in each step.",
@@ -153,7 +150,8 @@ train_epoch = played(
     raised={
         "no attribute 'parameters'": "`average` takes the model, and averages its gradients: `average(model, comm)`."
     },
-    unknown="For each batch: clear the gradients, compute the loss, go backward, average, step, and step the schedule.",
+    unknown="For each batch: clear the gradients, call `backward()` on `cross_entropy(model(images), labels)` itself, "
+    "average, let the optimizer step, and let the schedule step last.",
 )
 
 
@@ -184,6 +182,7 @@ def play_agree(ranks_agree: Callable, comm) -> Iterator[tuple]:
     yield step("also if only the last bit of a weight differs", model)
 
 
+NO_GRADIENTS = "this network has no gradients yet: use the parameter `p` itself, not `p.grad`."
 ALL_DIGESTS = "len(set(digests)) == 1"
 UPDATE = "digest.update(p.detach().numpy().tobytes())"
 ranks_agree = played(
@@ -201,11 +200,15 @@ ranks_agree = played(
         Edit(
             "That allows a tolerance. Compare the exact bytes.", ("p.detach().numpy()", "p.detach().numpy().round(3)")
         ),
-        Edit("Different weights can have the same sum. Compare all of them.", ("p.detach()", "p.detach().sum()")),
+        Edit("Compare all numbers of all parameters, not their sums.", ("p.detach()", "p.detach().sum()")),
     ],
     returns="True or False, the same on every rank",
     stuck=STUCK,
-    unknown="Let every rank have the digests of all ranks, over all parameters, and see whether they are all the same.",
+    raised={
+        "'NoneType' object has no attribute": NO_GRADIENTS,
+        "cannot pickle": "send the digest as text, which `hexdigest()` returns.",
+    },
+    unknown="Gather the digests of all ranks on every rank, and return True if all of them are the same.",
 )
 
 
@@ -234,8 +237,12 @@ broadcast_weights = played(
     ],
     rounding=0,
     stuck=STUCK,
-    unknown="Send each parameter of model.parameters() from rank 0 with Bcast, copy what arrived into it, and change "
-    "nothing else.",
+    raised={
+        "'NoneType' object has no attribute": NO_GRADIENTS,
+        "leaf Variable": "change parameters inside `with torch.no_grad():`.",
+    },
+    unknown="Send each parameter of rank 0 with Bcast, and copy the array that arrives into the parameter. "
+    "Keep float32, and don't average.",
 )
 
 
@@ -256,7 +263,7 @@ def play_weighted(weighted_mean: Callable, comm) -> Iterator[tuple]:
 
 WEIGHED = "gradient * n_samples"
 DIVIDE = "total / comm.allreduce(n_samples)"
-_WEIGH = "Weigh each gradient by its number of samples."
+_WEIGH = "Multiply each gradient by its number of samples."
 weighted_mean = played(
     "weighted_mean",
     NOTEBOOK,
@@ -269,5 +276,5 @@ weighted_mean = played(
     returns="the mean",
     rounding=ROUNDING,
     stuck=STUCK,
-    unknown="Weigh each gradient by its number of samples, add these up, and divide by the number of samples in all.",
+    unknown="Multiply each gradient by its number of samples, add these up, and divide by the number of all samples.",
 )
