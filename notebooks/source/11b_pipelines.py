@@ -69,8 +69,8 @@ print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 
 # %% [markdown]
 # A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank
-# knows the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with respect to the
-# activations that it received, and the previous rank needs that gradient for its own backward pass:
+# knows the loss, so the backward pass begins there. Its backward pass yields the gradient of the loss with respect
+# to the activations that it received, and the previous rank needs this gradient for its own backward pass:
 
 # %%
 # %%ranks
@@ -112,9 +112,9 @@ print(
 lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 
 # %% [markdown]
-# Each bar is an operation, and the number is its micro-batch. Dark bars go forward and light ones backward, which takes twice as
-# long. The striped part is the *bubble*: in it, a rank has nothing to do. ("On paper", all stages are equal, and messages take
-# no time.)
+# Each bar is an operation, and the number is its micro-batch. Dark bars are forward passes. Light ones are backward passes,
+# which take twice as long. In the striped parts, called the *bubble*, a rank has nothing to do. ("On paper", all stages are
+# equal, and messages take no time.)
 #
 # ### Exercise 1 (normal): a stage
 #
@@ -783,15 +783,14 @@ lesson.figures.pipeline(panels, machine)
 # computing of those that go in the other.
 #
 # If you clip by the global norm, every rank waits for all gradients before its optimizer's step, and the bubble is back. So
-# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %.
-# PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
-# `ScheduleDualPipeV`.
+# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %
+# of their throughput. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`.
 #
 # ## Deeper: blocking sends
 #
-# So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, a large message may wait until the receiver
-# takes it. Which schedule still gets to the end then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and wait.
-# (It fails on purpose, after a few seconds.)
+# So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, sending a large message may wait until the
+# receiver takes it. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
+# wait. (It fails on purpose, after a few seconds.)
 
 # %%
 # %%ranks --catch --timeout 5
@@ -803,8 +802,8 @@ for schedule in (gpipe, one_f_one_b):
     print(f"{schedule.__name__}: done")
 
 # %% [markdown]
-# In 1F1B, two neighbors send to each other at the same moment, one activations, the other a gradient, and both wait for the
-# other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
+# In 1F1B, two neighbors send to each other at the same moment, one of them activations, the other a gradient, and each waits
+# for the other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
 # with plain `dist.send` may work in every test with small messages, and hang with the first large one.
 #
 # ## Remember
