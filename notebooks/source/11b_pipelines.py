@@ -69,8 +69,8 @@ print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 
 # %% [markdown]
 # A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank
-# knows the loss, so the backward pass begins there. Its backward pass yields the gradient of the loss with respect
-# to the activations that it received, and the previous rank needs this gradient for its own backward pass:
+# knows the loss, so the backward pass begins there. It yields the gradient of the loss with respect to the activations that the
+# last rank received, and the previous rank needs this gradient for its own backward pass:
 
 # %%
 # %%ranks
@@ -788,8 +788,8 @@ lesson.figures.pipeline(panels, machine)
 #
 # ## Deeper: blocking sends
 #
-# So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, sending a large message may wait until the
-# receiver takes it. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
+# So far, sending has never waited. MPI's `Send` and PyTorch's `dist.send` may wait until the receiver takes a large
+# message. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
 # wait. (It fails on purpose, after a few seconds.)
 
 # %%
@@ -802,7 +802,7 @@ for schedule in (gpipe, one_f_one_b):
     print(f"{schedule.__name__}: done")
 
 # %% [markdown]
-# In 1F1B, two neighbors send to each other at the same moment, one of them activations, the other a gradient, and each waits
+# In 1F1B, two neighbors send to each other at the same moment, one sends activations and the other a gradient, and each waits
 # for the other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
 # with plain `dist.send` may work in every test with small messages, and hang with the first large one.
 #
