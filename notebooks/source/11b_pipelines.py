@@ -7,7 +7,7 @@
 #
 # **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. You'll run them on
 # four emulated devices, to see what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll
-# compare your pipeline with one process, and with PyTorch's own pipelines.
+# measure what a bad cut costs.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [01](01_mpi_basics.ipynb) and [02](02_synchronous_sgd.ipynb) first.
@@ -69,8 +69,8 @@ print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 
 # %% [markdown]
 # A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank
-# knows the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with respect to the
-# activations that it received, and the previous rank needs that gradient for its own backward pass:
+# knows the loss, so the backward pass begins there. It yields the gradient of the loss with respect to the activations that the
+# last rank received, and the previous rank needs this gradient for its own backward pass:
 
 # %%
 # %%ranks
@@ -98,8 +98,8 @@ print(
 )
 
 # %% [markdown]
-# The gradients are the same, apart from rounding. Each rank then updates its own parameters, and there's nothing to average. But
-# only one rank is busy at a time.
+# The gradients are the same, apart from rounding. Each rank then updates its own parameters, with nothing to average. But only
+# one rank is busy at a time.
 #
 # ## Micro-batches
 #
@@ -112,9 +112,9 @@ print(
 lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 
 # %% [markdown]
-# Each bar is an operation, and the number is its micro-batch. Dark bars go forward and light ones backward, which takes twice as
-# long. The striped part is the *bubble*: in it, a rank has nothing to do. ("On paper", all stages are equal, and messages take
-# no time.)
+# Each bar is an operation, and the number is its micro-batch. Dark bars are forward passes. Light ones are backward passes,
+# which take twice as long. In the striped parts, called the *bubble*, a rank has nothing to do. ("On paper", all stages are
+# equal, and messages take no time.)
 #
 # ### Exercise 1 (normal): a stage
 #
@@ -135,8 +135,8 @@ lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 #
 # <details><summary>Hint 1: where's the rest?</summary>
 #
-# The cell that begins with `x = images if rank == 0` does all of it for a single batch. What has to wait until backward, and
-# where do you put it meanwhile? And what becomes of a mean loss when you add up `m` of them?
+# The cell that begins with `x = images if rank == 0` does all of it for a single batch. What do you have to keep until the
+# backward pass, and where? And what do you get when you add up `m` mean losses?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -290,7 +290,7 @@ lesson.figures.pipeline(
 guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
 
 # %% [markdown]
-# The smaller the micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
+# The more micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
 #
 # $$\frac{p-1}{m+p-1}$$
 #
@@ -310,13 +310,11 @@ pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(
 #
 # GPipe has a problem that the picture doesn't show. Between its forward and its backward pass, a micro-batch occupies memory,
 # because the backward pass needs what the forward pass computed. With GPipe, all $m$ micro-batches are in memory at once, on
-# every rank. (GPipe's authors therefore recomputed each stage in the backward pass. We only use their order, and don't
-# recompute.)
+# every rank. (GPipe's authors therefore recomputed each stage in the backward pass. We don't.)
 #
-# But the last rank could go backward with micro-batch 0 right after its forward pass. And as soon as that gradient arrives, the
-# rank before can free the memory of micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*.
-# The ranks in front have to go forward a few times before their first gradient arrives, or they'd run out of work. Compare both
-# on four ranks:
+# But the last rank could run the backward pass of micro-batch 0 right after its forward pass. As soon as the gradient arrives,
+# the rank before it can free micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*. Earlier
+# ranks need a few forwards before their first gradient arrives, or they'd run out of work. Compare both on four ranks:
 
 # %%
 lesson.figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
@@ -331,7 +329,7 @@ lesson.figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 #
 # - no rank keeps more than $p - r$ micro-batches, where $r$ is its number,
 # - the ranks are idle no longer than with GPipe,
-# - and it works with any number of micro-batches, even if there are fewer than ranks.
+# - and it works with any number of micro-batches, even with fewer micro-batches than ranks.
 #
 # <details><summary>Hint 1: how far ahead?</summary>
 #
@@ -404,7 +402,8 @@ kept.style.format("{:.2g}")
 
 # %% [markdown]
 # The bytes are everything that autograd holds on to for the backward pass, apart from the weights. And is the bubble really that
-# of GPipe? Also if a message takes as long as a forward pass?
+# of GPipe? Even if a message takes as long as a forward pass? On the slow network, the next cell also runs 1F1B with twice as
+# many forwards before the first backward pass.
 
 # %%
 # %%ranks --timeout 120
@@ -417,6 +416,16 @@ for network, bytes_per_s in (("fast", 1e9), ("slow", message_bytes / forward_s))
         _, by_network[f"{name}, {network} network"] = lesson.pipeline.steps(
             MyStage, devices(size, 8), schedule, 8, batch, comm
         )
+
+
+def further_ahead(rank, ranks, m):
+    """Your 1F1B, as if there were twice as many ranks behind this one."""
+    return one_f_one_b(2 * rank, 2 * ranks - 1, m)
+
+
+_, by_network["1F1B further ahead, slow network"] = lesson.pipeline.steps(
+    MyStage, devices(size, 8), further_ahead, 8, batch, comm
+)
 emulation.current().set_network(1e9)
 
 # %%
@@ -431,10 +440,8 @@ lesson.figures.pipeline(
 
 # %% [markdown]
 # On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, it has the next
-# micro-batch to compute meanwhile.
-#
-# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But how
-# long is the bubble then?
+# micro-batch to compute meanwhile. 1F1B further ahead has one, too, so it loses no more than GPipe. But rank 0 keeps 7
+# micro-batches instead of 4, so the check would reject this order.
 #
 # ## What travels
 #
@@ -461,7 +468,163 @@ pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 # More micro-batches make more messages, but not more bytes. Nor would more blocks change the bytes. The last row is what data
 # parallelism would send for this network, and that does grow with the parameters.
 #
-# ## PyTorch's pipelines
+# ## A cut that looks even
+#
+# So far, all stages took equally long. Parameters have to fit in memory, so why not give each rank half of them? Here's a
+# convolutional network with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The
+# first twelve layers have 42 % of the parameters, and no other cut is closer to half. To find out what layers really
+# take, the ranks stop emulating, and ranks 0 and 1 run your stage and your 1F1B.
+
+# %%
+# %%ranks
+many = (
+    torch_cnn.normalize(torch.tensor(split.images[:256])),
+    torch.tensor(split.labels[:256]).long(),
+)
+
+
+def measure(counts):
+    """What ranks 0 and 1 did in real steps, with this many layers per stage."""
+    emulation.stop()
+    pair = MPI.COMM_WORLD.Split(rank // 2)
+    if rank > 1:
+        return []
+    parts = lesson.pipeline.split(lesson.pipeline.vgg(), counts)
+    return lesson.pipeline.steps(MyStage, parts, one_f_one_b, 8, many, pair)[1]
+
+
+uneven = measure([12, 5])
+
+# %%
+guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
+guess
+
+# %%
+both = lesson.orders.fastest(team.pull("uneven")[:2])
+busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
+guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
+lesson.figures.pipeline({"Half of the parameters each, measured": both})
+
+# %% [markdown]
+# Rank 0 has most of the work, because a convolution uses each of its weights once per *pixel*, and the first layers have the most
+# pixels. More micro-batches don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
+
+# %%
+# %%ranks
+emulation.stop()
+seconds = []
+if rank == 0:
+    seconds = lesson.pipeline.layer_seconds(lesson.pipeline.vgg(), many[0][:32])
+for layer, s in zip(lesson.pipeline.vgg(), seconds, strict=False):
+    print(
+        f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} "
+        f"parameters: {type(layer).__name__}"
+    )
+
+# %% [markdown]
+# With two stages there are only 16 cuts, so try them all and keep the one whose slower stage is fastest.
+
+# %%
+seconds = team.pull("seconds")[0]
+slower_s = {cut: max(sum(seconds[:cut]), sum(seconds[cut:])) for cut in range(1, 17)}
+best_cut = min(slower_s, key=slower_s.get)
+team.push(best_cut=best_cut)
+print(f"rank 0 gets {best_cut} layers, and rank 1 gets {17 - best_cut}")
+
+# %%
+# %%ranks
+even = measure([best_cut, 17 - best_cut])
+comm = emulation.start("ethernet-10g").comm
+
+# %%
+after = lesson.orders.fastest(team.pull("even")[:2])
+lesson.figures.pipeline(
+    {
+        "Half of the parameters each, measured": both,
+        "Half of the time each, measured": after,
+    }
+)
+
+# %% [markdown]
+# Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
+# have uneven ends: in a language model, the first stage also holds the embeddings, and the last one computes a logit for every
+# word of the vocabulary, so Llama 3 has one block fewer in each of them.
+#
+# ## When to use one
+#
+# A pipeline sends little, however many weights a stage has. So Megatron and Llama 3 use pipelines *between* nodes, where the
+# network is slow, with [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both. The
+# price is the bubble. To keep it small you need several times as many micro-batches as stages, so a large batch, which has
+# limits of its own ([07](07_large_batch.ipynb)). The data parallelism around a pipeline is usually ZeRO-1
+# ([06](06_zero_and_fsdp.ipynb)), because FSDP would gather the weights again for every micro-batch.
+#
+# ## Deeper: a cut into any number of stages
+#
+# With more than two stages, there's more than one place to cut.
+#
+# ### Exercise 4 (normal): cut by time
+#
+# With `balanced` you can cut any network into any number of stages, once you've measured its layers. Return how many layers each
+# stage gets, so that the slowest stage is as fast as possible. Every stage gets at least one layer.
+#
+# <details><summary>Hint 1</summary>
+#
+# You can try every way to cut. With 17 layers and 4 stages there are 560 of them. What does each one cost?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `[0, *places, len(seconds)]`
+# are the borders of the stages, and `itertools.pairwise` of it yields where each stage starts and ends.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of balanced}
+#
+# </details>
+
+
+
+# %%
+def balanced(seconds, stages):
+    """How many layers each stage gets, a list; the layers stay in their order."""
+    # <solution>
+    best = None
+    for places in itertools.combinations(range(1, len(seconds)), stages - 1):
+        edges = list(itertools.pairwise([0, *places, len(seconds)]))
+        slowest = max(sum(seconds[start:end]) for start, end in edges)
+        if best is None or slowest < best[0]:
+            best = slowest, [end - start for start, end in edges]
+    return best[1]
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.balanced(balanced)
+
+# %%
+balanced = lesson.check.written(balanced)
+cuts = {}
+for stages in (2, 3, 4, 6):
+    counts = balanced(seconds, stages)
+    ends = itertools.accumulate(counts)
+    stage_s = [
+        sum(seconds[end - n : end]) for n, end in zip(counts, ends, strict=True)
+    ]
+    cuts[stages] = {
+        "layers per stage": counts,
+        "the slowest stage, ms": f"{1e3 * max(stage_s):.2f}",
+        "at most this many times as fast": f"{sum(stage_s) / max(stage_s):.1f}",
+    }
+pd.DataFrame(cuts).T.rename_axis("stages")
+
+# %% [markdown]
+# The last column is the time of all layers, divided by that of the slowest stage. No stage can be faster than the slowest
+# layer, so at some number of stages the last column stops growing.
+#
+# ## Deeper: PyTorch's pipelines
 #
 # In `torch.distributed.pipelining`, you wrap this rank's layers in a `PipelineStage`, and pass it to a schedule, whose `step`
 # does the whole step. The first rank needs the images, and the last one the labels. Our stage is a `PipelineStage` that also
@@ -504,14 +667,6 @@ take_home.diff("one_process.py", "pipeline.py")
 take_home.train("pipeline.py")
 
 # %% [markdown]
-# ## When to use one
-#
-# A pipeline sends little, however many weights a stage has. So people use it *between* nodes, where the network is slow, with
-# [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both. The price is the bubble. To
-# keep it small you need several times as many micro-batches as stages, so a large batch, which has limits of its own
-# ([07](07_large_batch.ipynb)). The data parallelism around it is usually ZeRO-1 ([06](06_zero_and_fsdp.ipynb)), because FSDP
-# would gather the weights again for every micro-batch.
-#
 # ## Deeper: several chunks per rank
 #
 # A micro-batch has to pass through $p - 1$ stages before the last rank has work. What if stages were half as long? Cut the
@@ -527,8 +682,9 @@ take_home.train("pipeline.py")
 #
 # An operation now also says which chunk: `("F", 0, 1)` is the forward pass of micro-batch 0 in the second chunk. The chunks take
 # turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then it
-# starts over with the next `ranks` micro-batches. Backward is the same, but begins with the last chunk. `m` is a multiple of
-# `ranks`. As before, each rank starts with a few forwards, then alternates between one forward and one backward.
+# starts over with the next `ranks` micro-batches. The backward passes take turns in the same way, but begin with the last
+# chunk. `m` is a multiple of `ranks`. As before, each rank starts with a few forwards, then alternates between one forward and
+# one backward.
 #
 # <details><summary>Hint 1: the order of forwards</summary>
 #
@@ -622,21 +778,19 @@ lesson.figures.pipeline(panels, machine)
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
 # *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, at the price of some bubble. DeepSeek's
-# *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
-# $(p/2 - 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for weights. Its
-# main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
-# computing.
+# *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its main purpose isn't a smaller
+# bubble. It hides the experts' all-to-all ([11d](11d_experts.ipynb)) of micro-batches that go in one direction behind the
+# computing of those that go in the other.
 #
 # If you clip by the global norm, every rank waits for all gradients before its optimizer's step, and the bubble is back. So
-# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %.
-# PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
-# `ScheduleDualPipeV`.
+# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %
+# of their throughput. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`.
 #
 # ## Deeper: blocking sends
 #
-# So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, a large message may wait until the receiver
-# takes it. Which schedule still gets to the end then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and wait.
-# (It fails on purpose, after a few seconds.)
+# So far, sending has never waited. MPI's `Send` and PyTorch's `dist.send` may wait until the receiver takes a large
+# message. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
+# wait. (It fails on purpose, after a few seconds.)
 
 # %%
 # %%ranks --catch --timeout 5
@@ -648,150 +802,9 @@ for schedule in (gpipe, one_f_one_b):
     print(f"{schedule.__name__}: done")
 
 # %% [markdown]
-# In 1F1B, two neighbors send to each other at the same moment, one activations, the other a gradient, and both wait for the
-# other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
+# In 1F1B, two neighbors send to each other at the same moment, one sends activations and the other a gradient, and each waits
+# for the other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
 # with plain `dist.send` may work in every test with small messages, and hang with the first large one.
-#
-# ## Deeper: a cut that looks even
-#
-# You cut a network because its parameters don't fit, so why not give each rank half of them? Here's a convolutional network
-# with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers
-# have 42 % of the parameters, and no other cut is closer to half. Now we want to know what layers really take, so these two ranks
-# emulate nothing.
-
-# %%
-team = ranks.start(2)
-team.push(MyStage=MyStage, one_f_one_b=one_f_one_b, counts=[12, 5])
-
-# %%
-# %%ranks
-import torch
-from mpi4py import MPI
-
-from workshop_lib import mnist, torch_cnn
-
-from lessons import pipelines as lesson
-
-torch.set_num_threads(1)
-comm = MPI.COMM_WORLD
-rank = comm.rank
-split = mnist.load("train")
-many = (
-    torch_cnn.normalize(torch.tensor(split.images[:256])),
-    torch.tensor(split.labels[:256]).long(),
-)
-_, uneven = lesson.pipeline.steps(
-    MyStage,
-    lesson.pipeline.split(lesson.pipeline.vgg(), counts),
-    one_f_one_b,
-    8,
-    many,
-    comm,
-)
-
-# %%
-guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
-guess
-
-# %%
-both = lesson.orders.fastest(team.pull("uneven"))
-lesson.figures.pipeline({"Half of the parameters each, measured": both})
-
-# %%
-busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
-guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
-
-# %% [markdown]
-# Rank 0 has most of the work, because a convolution uses each of its weights once per *pixel*, and the first layers have the most
-# pixels. More micro-batches don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
-
-# %%
-# %%ranks
-seconds = (
-    lesson.pipeline.layer_seconds(lesson.pipeline.vgg(), many[0][:32])
-    if rank == 0
-    else []
-)
-for layer, s in zip(lesson.pipeline.vgg(), seconds, strict=False):
-    print(
-        f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} "
-        f"parameters: {type(layer).__name__}"
-    )
-
-# %% [markdown]
-# ### Exercise 4 (normal): cut by time
-#
-# With `balanced` you can cut any network, once you've measured its layers. Return how many layers each stage gets, so that the
-# slowest stage is as fast as possible. Every stage gets at least one layer.
-#
-# <details><summary>Hint 1</summary>
-#
-# You can try every cut. With 17 layers and 2 stages there are only 16 cuts. What does each of them cost?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `[0, *places, len(seconds)]`
-# are the borders of the stages, and `itertools.pairwise` of it yields where each stage starts and ends.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of balanced}
-#
-# </details>
-
-
-
-# %%
-def balanced(seconds, stages):
-    """How many layers each stage gets, a list; the layers stay in their order."""
-    # <solution>
-    best = None
-    for places in itertools.combinations(range(1, len(seconds)), stages - 1):
-        edges = list(itertools.pairwise([0, *places, len(seconds)]))
-        slowest = max(sum(seconds[start:end]) for start, end in edges)
-        if best is None or slowest < best[0]:
-            best = slowest, [end - start for start, end in edges]
-    return best[1]
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.balanced(balanced)
-
-# %%
-seconds = team.pull("seconds")[0]
-balanced = lesson.check.written(balanced)
-counts = balanced(seconds, 2)
-team.push(counts=counts)
-counts
-
-# %%
-# %%ranks
-_, even = lesson.pipeline.steps(
-    MyStage,
-    lesson.pipeline.split(lesson.pipeline.vgg(), counts),
-    one_f_one_b,
-    8,
-    many,
-    comm,
-)
-
-# %%
-after = lesson.orders.fastest(team.pull("even"))
-lesson.figures.pipeline(
-    {
-        "Half of the parameters each, measured": both,
-        "Half of the time each, measured": after,
-    }
-)
-
-# %% [markdown]
-# Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
-# have uneven ends: in a language model, the first stage also holds the embeddings, and the last one computes a logit for every
-# word of the vocabulary, so people often give these stages one block fewer.
 #
 # ## Remember
 #
