@@ -318,7 +318,7 @@ class Exercise:
             verdict.on = self._on(team.n)
             if not team.healthy:
                 team.restart()
-                fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
+                fresh = "Fresh ranks were started: run the cells with %%ranks or team.push again."
                 verdict.details = learners_lines(f"{error.what or error}\n{fresh}")
         except ranks.RankError:
             return Verdict(self.name, to_do=f"Start ranks with `ranks.start({self.on or 2})`")

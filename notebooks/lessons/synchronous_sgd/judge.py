@@ -156,27 +156,28 @@ train_epoch = played(
 
 
 def play_agree(ranks_agree: Callable, comm) -> Iterator[tuple]:
-    """Compare equal networks, and then networks of which only the last rank's differs."""
+    """Compare equal networks, and then networks of which only one rank's differs."""
 
     def step(text: str, model: torch.nn.Module) -> tuple:
         answer = ranks_agree(model, comm)
         return text, answer, f"rank {comm.rank} says {answer}."
 
-    is_last = comm.rank == comm.size - 1
+    differs = comm.rank == comm.size // 2  # neither the first rank nor, among three, the last
     yield step("it's True if all ranks hold the same weights", network().float())
+    is_last = comm.rank == comm.size - 1
     model = network(seed=2 if is_last else 1).float()
     yield step("it's False, on every rank, if the last rank holds other weights", model)
     model = network().float()
-    if is_last:
+    if differs:
         list(model.parameters())[-1].data[-1] += 1.0
     yield step("also if only the last of all parameters differs", model)
     model = network().float()
     for p in model.parameters():
         p.data.zero_()  # sums are exact then, in whatever order a function adds
-    next(model.parameters()).data[0, :2] = torch.tensor([2.0, 1.0] if is_last else [1.0, 2.0])
-    yield step("also if the last rank holds the same numbers in another order", model)
+    next(model.parameters()).data[0, :2] = torch.tensor([2.0, 1.0] if differs else [1.0, 2.0])
+    yield step("also if one rank holds the same numbers in another order", model)
     model = network().float()
-    if is_last:
+    if differs:
         weight = next(model.parameters()).data
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
     yield step("also if only the last bit of a weight differs", model)

@@ -118,6 +118,8 @@ WRONG = {
             """,
             "tolerance",
         ),
+        "the first rank and the last": ([("len(set(digests)) == 1", "digests[0] == digests[-1]")], ""),
+        "neighbors": ([("len(set(digests)) == 1", "digests[comm.rank] == digests[comm.rank - 1]")], ""),
         "never": ([("len(set(digests)) == 1", "len(set(digests)) == comm.size")], "rank 0 says False"),
     },
     "broadcast_weights": {
