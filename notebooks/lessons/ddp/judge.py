@@ -44,19 +44,20 @@ def play_accumulate(accumulate: Callable, comm) -> Iterator[tuple]:
 
 def _accumulated(accumulate: Callable, comm, micro_batches: int) -> tuple[np.ndarray, float, list[str]]:
     """The gradient, how often all of it was allreduced, by DDP or not, and each forward and backward pass in order."""
-    model, _ = pytorch_ddp(network())
-    recorder = Recorder(model.module)
+    plain = network()
+    model, _ = pytorch_ddp(plain)
+    recorder = Recorder(plain)
     passes: list[str] = []
 
     def note_both(_module, _given, output: torch.Tensor) -> None:
         passes.append("forward")
         output.register_hook(lambda _: passes.append("backward"))
 
-    model.module.register_forward_hook(note_both)
+    plain.register_forward_hook(note_both)
     with recorder:
         accumulate(model, [batch(comm.rank, at) for at in range(micro_batches)], cross_entropy)
     recorder.settle()
-    gradient = gradient_of(model.module)
+    gradient = gradient_of(plain)
     return gradient, sum(message.values for message in recorder.messages) / gradient.size, passes
 
 
