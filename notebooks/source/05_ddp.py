@@ -6,7 +6,7 @@
 # soon as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
 # **You will** start a script with `torchrun`, write DDP yourself, and measure what it saves when GPUs compute. Then you'll
-# train with batches that don't fit into memory, and diagnose five runs that are sick without an error.
+# diagnose five runs that are sick without an error. In *Deeper*, you can train with batches that don't fit into memory.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -81,18 +81,20 @@ for epoch in (1, 2):
 # ## From one process to many
 #
 # With DDP, every process runs the whole script. [one_process.py](scripts/one_process.py) is a plain script for one process, and
-# [ddp.py](scripts/ddp.py) is the same for many. These are the lines that change:
+# [ddp.py](scripts/ddp.py) is the same for many. These changes make it work:
 #
 # | in `ddp.py` | why |
 # |---|---|
 # | `device = join()` | joins the process group, and takes a GPU of this host. A host's ranks are also numbered among themselves, and this *local rank* chooses the GPU |
 # | `DistributedSampler(train, seed=1)`, `set_epoch(epoch)` | each rank trains on its own images, in a new order in each epoch |
-# | `ddp = DistributedDataParallel(model)`, `ddp(images)` | averages the gradients. Only the loss goes through the wrapper: rank 0 tests and saves `model` |
-# | `manual_seed(1000 + rank)`, after the network is built | with one seed, dropout would drop the same units on all ranks |
-# | `dist.broadcast(buffer, 0)` | the statistics of batch normalization are those of rank 0 on all ranks |
-# | `dist.all_reduce(right)`, `if rank == 0` | each rank tests its share of the images, and only rank 0 prints and saves |
+# | `ddp = DistributedDataParallel(model)`, `ddp(images)` | averages the gradients. Only the training loss goes through the wrapper. To test and to save, the script uses `model` itself |
+# | `Subset(test, …)`, `dist.all_reduce(right)` | each rank tests its share of the images, and their counts are added up |
+# | `if rank == 0` | only rank 0 prints and saves |
 #
-# The next cell starts both. To do the same in a terminal, go to the workshop's folder, type `source .venv/bin/activate`, and
+# (Other changes count all ranks' images per second, leave the process group, and report errors. Two more are for networks with
+# dropout or batch normalization. This network has neither.)
+#
+# The next cell starts both scripts. To do the same in a terminal, go to the workshop's folder, type `source .venv/bin/activate`, and
 # then a line that begins with `$`.
 
 # %%
@@ -145,11 +147,12 @@ network(torch.ones(1, 784)).sum().backward()
 # which the training loop calls between `backward()` and `optimizer.step()`. You have to get three things right:
 #
 # - All ranks start with the weights of rank 0.
-# - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
+# - Each gradient leaves as soon as it's ready, in an allreduce of its own, and no hook waits for another rank.
+#   (`dist.all_reduce(…, async_op=True)` starts an allreduce without waiting for it.)
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
 # Every parameter is trained. But in some steps, a parameter may get no gradient, and then it gets none on any rank. Its hook
-# doesn't run then, and you don't have to do anything about it.
+# doesn't run then, and its `p.grad` may be None.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
@@ -159,10 +162,11 @@ network(torch.ones(1, 784)).sum().backward()
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# A list outside of both functions. Hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start `all_reduce`, keep its
-# handle. `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
-# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL and newer versions of gloo can
-# average by themselves, with `dist.ReduceOp.AVG`. Dividing first works everywhere.)
+# `my_ddp` keeps a list of handles, and defines two functions. The hook `send(p)` divides `p.grad` by `dist.get_world_size()`,
+# starts `all_reduce`, and keeps its handle. `finish()` waits for all handles, and empties the list for the next step. Besides,
+# `my_ddp` calls `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)` for each parameter.
+# (Without `detach()`, autograd warns that it can't follow the broadcast. NCCL and newer versions of gloo can average by
+# themselves, with `dist.ReduceOp.AVG`. Dividing first works everywhere.)
 #
 # </details><details><summary>Solution</summary>
 #
@@ -203,22 +207,21 @@ def my_ddp(model):
 lesson.check.my_ddp(my_ddp)
 
 # %% [markdown]
-# *Break it:* wait inside the hook instead of in `finish`. The gradients are still right, so what did you lose?
-#
 # ## What does overlap save?
 #
 # Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again, with your
-# hooks and real messages. Only time is borrowed: each rank carries a clock, and computing moves that clock on by what a GPU would
+# hooks and real messages. Only the clocks are emulated: each rank carries one, and computing moves it on by what a GPU would
 # take. A message carries its sender's time, and it arrives when the emulated network would have delivered it. So the times are the
 # same however busy your machine is. (*Deeper: on your own cores* measures real ones.)
 #
-# These two ranks emulate two imagined nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
-# everything else no time. These times are made up. What counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,
-# which take 11.7 ms at 1 GB/s.
+# These two ranks emulate two imagined nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and
+# 4 ms backward, and everything else no time. These times are made up. What counts is how they compare with the messages: at 1 GB/s, 16 ms of
+# backward pass stand against 11.7 ms for sending 11.7 MB of gradients.
 
 # %%
 guess = predict(
-    "At 1 GB/s: what share of backward pass and averaging does your DDP save?",
+    "At 1 GB/s: by how many percent does your DDP shorten "
+    "backward pass plus averaging?",
     low=0,
     high=75,
     unit="%",
@@ -234,7 +237,7 @@ def on_a_gpu(model):
     return model
 
 
-machine = "ethernet-10g"
+machine = "ethernet-10g"  # emulated nodes on 10 Gb Ethernet, until set_network below
 team = ranks.start(2, machine=machine)
 team.push(
     perceptron=perceptron, on_a_gpu=on_a_gpu, my_ddp=lesson.check.written(my_ddp)
@@ -244,7 +247,6 @@ team.push(
 # %%ranks --timeout 120
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
 
 from workshop_lib import emulation, mnist
 
@@ -253,8 +255,8 @@ from lessons import ddp as lesson
 lesson.process_group.join()
 rank, size = dist.get_rank(), dist.get_world_size()
 mine = mnist.load("train", None, rank, size)
-images = torch.tensor(mine.images[:64]).float() / 255
-labels = torch.tensor(mine.labels[:64]).long()
+images = torch.tensor(mine.images[:16]).float() / 255
+labels = torch.tensor(mine.labels[:16]).long()
 
 
 def all_ways():
@@ -271,9 +273,7 @@ def all_ways():
 times_at = {}
 for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100):
     emulation.current().set_network(1e9 * gb_per_s)
-    times_at[gb_per_s] = lesson.backward.compare(
-        all_ways(), images[:16], labels[:16], turns=1
-    )
+    times_at[gb_per_s] = lesson.backward.compare(all_ways(), images, labels, turns=1)
 
 # %%
 times_at = team.pull("times_at")
@@ -287,12 +287,13 @@ lesson.figures.typical_overlap(at_1, ranks=1, emulated_on=machine)
 # %% [markdown]
 # Each picture shows a step of rank 0. In the top one, as in notebook 02, the message leaves after the last gradient is ready. In
 # the second, your messages travel while the backward pass is still busy, and most of them take no extra time. That's why gradients
-# shouldn't wait. Only the first layer's message remains, because nothing is left to compute behind it.
+# shouldn't wait. What still travels after the backward pass is nearly all from the first layer, because nothing is left to compute
+# behind it.
 #
-# Why does DDP send fewer messages than you do? With one message per gradient, you pay the latency many times. So DDP collects
-# gradients in *buckets*, in the order in which they become ready, and sends a bucket as soon as it's full. Here that's at 4 MiB. A
+# Why does DDP send fewer messages than you do? Each message costs a latency. Your eight messages hardly feel it, but a network
+# with hundreds of small gradients would pay it hundreds of times. So DDP collects gradients in *buckets*, in the order in which they become ready, and sends a bucket as soon as it's full. Here that's at 4 MiB. A
 # tensor is never cut, so a bucket may be larger. With buckets of 25 MiB, all gradients fit into one, and nothing overlaps. (If you
-# set no size, DDP first sends a bucket of 1 MiB, so something does.) And on other networks?
+# set no size, DDP sends the first bucket as soon as it holds 1 MiB, so something does.) And on other networks?
 
 # %%
 lesson.figures.saved(times_at, machine)
@@ -301,16 +302,101 @@ lesson.figures.saved(times_at, machine)
 # Overlap saves most where sending takes about as long as the backward pass. At 100 GB/s there is hardly anything to hide. At 0.1
 # GB/s the link is busy from the first message to the last, so overlap can't hide much. There, only sending less often helps.
 #
-# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells again.
+# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run this section's cells again.
 #
-# ## When a batch doesn't fit
+# *Break it:* let the hook of your `my_ddp` wait for its allreduce, and run this section's cells again. The gradients are still
+# right, so what did you lose?
+#
+# ## What DDP doesn't do
+#
+# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
+#   ([07](07_large_batch.ipynb)).
+# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
+# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
+#   each forward pass ([02](02_synchronous_sgd.ipynb)).
+# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
+#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
+# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
+#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
+# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
+#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
+#
+# ## A clinic for sick runs
+#
+# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
+# any run can give you: a timeline, the last losses, and a digest (a checksum) of the weights on each rank. The run on top is
+# healthy. All of these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
+#
+# Each step splits a rank's batch into two *micro-batches*, to save memory. Their gradients add up, and the ranks average the sum
+# once. (Inside `with model.no_sync():`, DDP doesn't average. Without it, DDP averages after every micro-batch.)
+
+# %%
+team = ranks.start(4)
+patients = lesson.check.admit(team)
+lesson.figures.steps(patients.timelines)
+
+# %%
+pd.DataFrame(patients.rows).set_index(["run", "rank"])
+
+# %% [markdown]
+# ### Exercise 2 (normal): the diagnosis
+#
+# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
+# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
+# and `"no_sync forgotten"` (the ranks average after every micro-batch). Which is which? Replace the dots with your diagnoses.
+#
+# Compare the digests of a run's ranks with each other. They may differ from the healthy run's by rounding alone, because sums in
+# another order are rounded differently. And on a busy machine, any rank may wait now and then. If many do, run the clinic again.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
+#
+# </details><details><summary>Hint 2: the losses</summary>
+#
+# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
+# steps does an epoch have then?
+#
+# </details><details><summary>Solution</summary>
+#
+# A forgot `no_sync`: it sends two messages in each step, but the numbers are right, and all its ranks agree. In B, rank 3 has
+# diverged: its digest differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many
+# steps. In D, rank 1 is slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2,
+# and on 1 and 3, and there are twice as many steps.
+#
+# </details>
+
+# %%
+diagnoses = {
+    # <solution>
+    "A": "no_sync forgotten",
+    "B": "one rank diverged",
+    "C": "sampler forgotten",
+    "D": "one rank is slow",
+    "E": "sharded by local rank",
+    # <stub>
+    # "A": ...,  # your code here
+    # "B": ...,
+    # "C": ...,
+    # "D": ...,
+    # "E": ...,
+    # </stub>
+    # </solution>
+}
+lesson.check.diagnoses(diagnoses)
+
+# %% [markdown]
+# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
+# you notice in your own runs, and what would your script have to print for you to notice the rest?
+#
+# ## Deeper: when a batch doesn't fit
 #
 # A batch that doesn't fit into memory is split into *micro-batches*. You run the forward and the backward pass of each, let the
 # gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average after every micro-batch, although only
 # the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass outside averages what
-# has added up.
+# has added up. The forward pass counts, too: it has to run inside, because there DDP decides whether to average.
 #
-# ### Exercise 2 (warm-up): accumulate
+# ### Exercise 3 (normal): accumulate
 #
 # With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs `(inputs,
 # targets)`, all of the same size. (If they hold different numbers of samples or tokens, the mean has to be weighted, as in
@@ -356,14 +442,30 @@ def accumulate(model, micro_batches, loss_function):
 lesson.check.accumulate(accumulate)
 
 # %% [markdown]
-# What does your function save? The emulated GPUs run one step of four micro-batches at 0.1 GB/s, where overlap couldn't help.
+# What does your function save? The emulated GPUs run one step of four micro-batches at 0.1 GB/s, where overlap helps little.
 
 # %%
-team.push(accumulate=lesson.check.written(accumulate))
-
+team = ranks.start(2, machine=machine)
+team.push(
+    perceptron=perceptron,
+    on_a_gpu=on_a_gpu,
+    accumulate=lesson.check.written(accumulate),
+)
 
 # %%
 # %%ranks --timeout 120
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from workshop_lib import emulation
+
+from lessons import ddp as lesson
+
+lesson.process_group.join()
+rank = dist.get_rank()
+
+
 def average_each_time(model, micro_batches, loss_function):
     for inputs, targets in micro_batches:
         loss = loss_function(model(inputs), targets)
@@ -371,7 +473,7 @@ def average_each_time(model, micro_batches, loss_function):
 
 
 emulation.current().set_network(1e8)
-micro_batches = list(zip(images.split(16), labels.split(16), strict=True))
+micro_batches = [(torch.rand(16, 784), torch.zeros(16).long()) for _ in range(4)]
 for way in (average_each_time, accumulate):
     model, _ = lesson.backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4)
     ms, messages = lesson.backward.timed_step(model, way, micro_batches, cross_entropy)
@@ -379,86 +481,10 @@ for way in (average_each_time, accumulate):
         print(f"{way.__name__}: {messages} messages, {ms:.0f} ms (emulated)")
 
 # %% [markdown]
-# The gradients are the same both times. Whoever forgets `no_sync` gets no error and no wrong number, only a slow run.
+# The gradients are the same both times, up to rounding. Whoever forgets `no_sync` gets no error and no wrong number, only a slow
+# run.
 #
 # *Beat it:* `my_ddp` has no `no_sync`. How few lines does it take to add one?
-#
-# ## What DDP doesn't do
-#
-# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
-#   ([07](07_large_batch.ipynb)).
-# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
-# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
-#   each forward pass ([02](02_synchronous_sgd.ipynb)).
-# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
-#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
-# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
-#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
-# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
-#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
-#
-# ## A clinic for sick runs
-#
-# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
-# any run can give you: a timeline, the last losses, and a digest (a checksum) of the weights on each rank. The run on top is
-# healthy. All of these runs train on four ranks, with two micro-batches per step. Their times are real; we only pretend that ranks
-# 2 and 3 are on another host.
-
-# %%
-team = ranks.start(4)
-patients = lesson.check.admit(team)
-lesson.figures.steps(patients.timelines)
-
-# %%
-pd.DataFrame(patients.rows).set_index(["run", "rank"])
-
-# %% [markdown]
-# ### Exercise 3 (normal): the diagnosis
-#
-# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
-# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
-# and `"no_sync forgotten"`. Which is which? Replace the dots with your diagnoses.
-#
-# <details><summary>Hint 1: where to look</summary>
-#
-# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
-#
-# </details><details><summary>Hint 2: the losses</summary>
-#
-# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
-# steps does an epoch have then?
-#
-# </details><details><summary>Solution</summary>
-#
-# A forgot `no_sync`: it sends two messages in each step, but the numbers are right. (All its ranks agree. They differ from the
-# healthy run by rounding, because gradients are added in another order.) In B, rank 3 has diverged: its digest differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many steps. In D, rank 1 is
-# slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2, and on 1 and 3, and there
-# are twice as many steps.
-#
-# </details>
-
-# %%
-diagnoses = {
-    # <solution>
-    "A": "no_sync forgotten",
-    "B": "one rank diverged",
-    "C": "sampler forgotten",
-    "D": "one rank is slow",
-    "E": "sharded by local rank",
-    # <stub>
-    # "A": ...,  # your code here
-    # "B": ...,
-    # "C": ...,
-    # "D": ...,
-    # "E": ...,
-    # </stub>
-    # </solution>
-}
-lesson.check.diagnoses(diagnoses)
-
-# %% [markdown]
-# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
-# you notice in your own runs, and what would your script have to print for you to notice the rest?
 #
 # ## Deeper: on your own cores
 #

@@ -93,4 +93,4 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
 
 def test_an_open_check_without_a_not_implemented_error_does_not_ask_to_replace_one():
     for verdict in (clinic.diagnoses({"A": ...}), recipe_clinic.diagnoses({})):
-        assert verdict.passed is None and "Replace the dots" in verdict.headline
+        assert verdict.passed is None and "Write a diagnosis" in verdict.headline

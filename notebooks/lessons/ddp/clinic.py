@@ -28,7 +28,7 @@ HEALTHY = "healthy"
 # What each illness would show: the hint for a learner who diagnoses it in a run that does not have it.
 SIGNS = {
     "sampler forgotten": "all ranks would take the same images, so their losses would be equal in every step",
-    "sharded by local rank": "ranks on different hosts would take the same images, so losses would be equal in pairs",
+    "sharded by local rank": "ranks 0 and 2 would have equal losses in every step, and ranks 0 and 1 different ones",
     "one rank diverged": "the weights of one rank would have a different digest",
     "one rank is slow": "all the other ranks would wait in every step, and this one never",
     "no_sync forgotten": "each rank would communicate twice in every step, once after each micro-batch",
@@ -157,8 +157,9 @@ def diagnoses(
     answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS, name: str = "diagnoses"
 ) -> Verdict:
     """Judge the learner's diagnosis of each run, given by the run's name. `name` is the exercise's."""
-    verdict = Verdict(name, to_do="Replace the dots")
-    if any(not isinstance(answers.get(run), str) for run in runs):
+    missing = ", ".join(f'"{run}"' for run in runs if not isinstance(answers.get(run), str))
+    verdict = Verdict(name, to_do=f"Write a diagnosis beside each of these keys: {missing}")
+    if missing:
         return verdict
     for run, illness in runs.items():
         diagnosis = answers[run]

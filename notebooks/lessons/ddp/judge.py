@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,6 +17,7 @@ from workshop_lib.exercises.network import batch, gradient_of, network
 from workshop_lib.exercises.play import Edit, played
 
 from lessons.ddp import process_group
+from lessons.ddp.backward import Recorder, pytorch_ddp
 from lessons.ddp.clinic import admit, diagnoses
 from lessons.ddp.judge_own_ddp import NOTEBOOK, my_ddp
 from lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
@@ -31,36 +30,35 @@ K = 4  # micro-batches per step
 
 def play_accumulate(accumulate: Callable, comm) -> Iterator[tuple]:
     """Accumulate the gradients of K micro-batches, and of a single one."""
-    gradient, allreduces, passes = _accumulated(accumulate, comm, K)
+    gradient, rounds, passes = _accumulated(accumulate, comm, K)
     yield "the gradients are those of the mean loss over all micro-batches of all ranks", gradient
-    observed = f"there were {allreduces} rounds of allreduces."
-    yield f"{K} micro-batches take one round of allreduces", allreduces, observed
+    observed = f"the gradients went through {rounds:g} rounds of allreduces."
+    yield f"{K} micro-batches take one round of allreduces", rounds, observed
     observed = "several micro-batches' activations were in memory at once."
     advice = "Give each micro-batch a forward pass of its own, and call `backward()` before the next one."
     yield "each micro-batch has a forward pass, and a backward pass right after it", passes, observed, advice
-    gradient, allreduces, _ = _accumulated(accumulate, comm, 1)
+    gradient, rounds, _ = _accumulated(accumulate, comm, 1)
     advice = "the first is also the last, so it must communicate. Use `len(micro_batches)` for this and for the mean."
-    yield "also when there is only one micro-batch", [gradient, allreduces], "with one micro-batch it is wrong:", advice
+    yield "also when there is only one micro-batch", [gradient, rounds], "with one micro-batch it is wrong:", advice
 
 
-def _accumulated(accumulate: Callable, comm, micro_batches: int) -> tuple[np.ndarray, int, list[str]]:
-    """The gradient, the number of allreduces, and each forward and backward pass in order."""
-    model = DistributedDataParallel(network())
-    buckets: list[int] = []
+def _accumulated(accumulate: Callable, comm, micro_batches: int) -> tuple[np.ndarray, float, list[str]]:
+    """The gradient, how often all of it was allreduced, by DDP or not, and each forward and backward pass in order."""
+    plain = network()
+    model, _ = pytorch_ddp(plain)
+    recorder = Recorder(plain)
     passes: list[str] = []
-
-    def allreduce(group, bucket):
-        buckets.append(bucket.index())
-        return default_hooks.allreduce_hook(group, bucket)
 
     def note_both(_module, _given, output: torch.Tensor) -> None:
         passes.append("forward")
         output.register_hook(lambda _: passes.append("backward"))
 
-    model.register_comm_hook(dist.group.WORLD, allreduce)
-    model.module.register_forward_hook(note_both)
-    accumulate(model, [batch(comm.rank, at) for at in range(micro_batches)], cross_entropy)
-    return gradient_of(model.module), len(buckets), passes
+    plain.register_forward_hook(note_both)
+    with recorder:
+        accumulate(model, [batch(comm.rank, at) for at in range(micro_batches)], cross_entropy)
+    recorder.settle()
+    gradient = gradient_of(plain)
+    return gradient, sum(message.values for message in recorder.messages) / gradient.size, passes
 
 
 def _wrap_once() -> None:
@@ -78,7 +76,10 @@ accumulate = played(
         Edit(
             "divide each loss by the number of micro-batches: theirs is a sum.", ("loss / len(micro_batches)", "loss")
         ),
-        Edit("run all but the last micro-batch inside `with model.no_sync():`.", ("if last", "if True")),
+        Edit(
+            "run all but the last micro-batch inside `with model.no_sync():`, their forward passes too.",
+            ("if last", "if True"),
+        ),
         Edit(
             "the last micro-batch must run outside `no_sync`, both forward and backward, and through `model` itself.",
             ("if last", "if False"),
@@ -94,5 +95,5 @@ accumulate = played(
     grouped=process_group.alone,
     group_hint=process_group.GROUP_HINT,
     stuck="a rank waits for another's allreduce. All ranks must enter `no_sync` for the same micro-batches.",
-    unknown="for each micro-batch: forward, loss / K, `backward()`. Both passes of all but the last run in `no_sync`.",
+    unknown="for each micro-batch: forward, divide the loss, `backward()`; for all but the last, inside `no_sync`.",
 )

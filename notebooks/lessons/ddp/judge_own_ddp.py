@@ -95,15 +95,18 @@ def play_own_ddp(function: Callable, comm) -> Iterator[tuple]:
     at_once = [message.ready for message in of_first_step] == list(range(1, TENSORS + 1))
     yield "each gradient is sent as soon as it's ready, in a message of its own", at_once, sent, IN_THE_HOOK
     values = sum(message.values for message in of_first_step)
-    yield "every gradient is sent once", values == VALUES, sent, IN_THE_HOOK
+    carried = f"rank {comm.rank}'s messages carried {values} values, and all gradients together have {VALUES}."
+    yield "every gradient is sent once", values == VALUES, carried, OWN_ARGUMENT
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
-    yield "all ranks start with the weights of rank 0", start, "before the first step"
+    yield "all ranks start with the weights of rank 0", start, "before the first step", BROADCAST
     observed = f"`finish` waited for {waited} of {plural(len(recorder.messages), 'message')}."
     yield "`finish` waits for every message", waited == len(recorder.messages), observed
     text = "`finish` leaves the gradients that one process has for all ranks' samples"
     yield text, gradient, "after the first backward pass"
-    advice = "Does `finish` empty your lists, ready for the next backward pass?"
-    yield "also in the next steps", [step(1)[-1], step(2)[-1]], "", advice
+    advice = "Hooks stay for all steps, so register them in `my_ddp` alone. Does `finish` empty your lists?"
+    later = [step(1)[-1], step(2)[-1]]
+    sent = _when_sent(comm.rank, recorder.messages)
+    yield "also in the next steps", later, f"in the third step, {sent}", advice
     again = sum(message.waits for message in of_first_step) - waits
     observed = f"in later steps, `finish` waited {plural(again, 'time')} for messages of the first:"
     advice = "empty your lists in `finish`, or memory and time grow with each step."
@@ -111,8 +114,8 @@ def play_own_ddp(function: Callable, comm) -> Iterator[tuple]:
 
 
 def _when_sent(rank: int, messages: list[Message]) -> str:
-    """How many messages this rank sent, and when, as a sentence."""
-    sent = f"rank {rank} sent {plural(len(messages), 'message')} for {TENSORS} gradients"
+    """How many allreduces this rank started, and when, as a sentence."""
+    sent = f"rank {rank} started {plural(len(messages), 'allreduce')} for {TENSORS} gradients"
     ready = [message.ready for message in messages]
     if ready == list(range(TENSORS)):
         return f"{sent}, each just before the gradient was in `p.grad`."
@@ -125,6 +128,14 @@ IN_THE_HOOK = (
     "Call `p.register_post_accumulate_grad_hook(f)` for every parameter. `backward()` then calls `f(p)` as soon as "
     "`p.grad` is ready, and `f` starts the allreduce."
 )
+OWN_ARGUMENT = (
+    "In the hook, use its argument. By the time a hook runs, a loop's `p` is the last parameter, so all hooks would "
+    "send the same gradient."
+)
+BROADCAST = (
+    "In `my_ddp`, call `dist.broadcast(p.detach(), src=0)` for every parameter on every rank, and let it finish."
+)
+NO_ARGUMENT = "autograd calls your hook with the parameter, so the hook takes one argument."
 UNUSED = (
     "is `p.grad` None? It is before the backward pass, so register the hook without calling it. It stays None for a "
     "parameter that the network doesn't use, so divide in the hook, which runs only for gradients that exist."
@@ -160,6 +171,11 @@ my_ddp = played(
     grouped=process_group.alone,
     group_hint=process_group.GROUP_HINT,
     stuck=STUCK,
-    raised={"attribute 'wait'": NO_HANDLE, "NoneType": UNUSED, "cannot access local variable": LOCAL},
-    unknown="in the hook, divide the gradient before you start its allreduce; in `finish`, only wait for every handle.",
+    raised={
+        "attribute 'wait'": NO_HANDLE,
+        "NoneType": UNUSED,
+        "cannot access local variable": LOCAL,
+        "takes 0 positional arguments": NO_ARGUMENT,
+    },
+    unknown="the hook divides and allreduces `p.grad` itself, not `p` and not a copy; `finish` waits for all handles.",
 )

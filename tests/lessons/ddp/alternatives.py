@@ -17,6 +17,15 @@ RIGHT = {
                 inputs, targets = micro_batches[-1]
                 (loss_function(model(inputs), targets) / k).backward()
             """,
+        "own allreduces": """
+            def accumulate(model, micro_batches, loss_function):
+                with model.no_sync():
+                    for inputs, targets in micro_batches:
+                        (loss_function(model(inputs), targets) / len(micro_batches)).backward()
+                for p in model.parameters():
+                    dist.all_reduce(p.grad)
+                    p.grad /= dist.get_world_size()
+            """,
         "divided at the end": """
             def accumulate(model, micro_batches, loss_function):
                 k = len(micro_batches)
@@ -36,7 +45,33 @@ RIGHT = {
     },
 }
 WRONG = {
+    "accumulate": {
+        "only the backward pass in no_sync": (
+            """
+            def accumulate(model, micro_batches, loss_function):
+                for i, (inputs, targets) in enumerate(micro_batches, 1):
+                    loss = loss_function(model(inputs), targets) / len(micro_batches)
+                    with contextlib.nullcontext() if i == len(micro_batches) else model.no_sync():
+                        loss.backward()
+            """,
+            "their forward passes too",
+        )
+    },
     "my_ddp": {
+        "the loop's last parameter": ([("def send(p)", "def send(_)")], "In the hook, use its argument"),
+        "registers in finish": (
+            [
+                (
+                    "handles.clear()",
+                    "handles.clear()\n        [p.register_post_accumulate_grad_hook(send) for p in model.parameters()]",
+                )
+            ],
+            "in the third step, rank 0 started 18 allreduces for 6 gradients",
+        ),
+        "averages the weights": (
+            [("dist.broadcast(p.detach(), src=0)", "dist.all_reduce(p.detach()); p.data /= dist.get_world_size()")],
+            "call `dist.broadcast",
+        ),
         "divided in finish, where there may be no gradient": (
             [
                 (HOOK, f"handles.append({SEND})"),
@@ -55,7 +90,7 @@ WRONG = {
             [("return finish", "return torch.nn.parallel.DistributedDataParallel(model)")],
             "returned a DistributedDataParallel. It should `return` a function",
         ),
-    }
+    },
 }
 NEVER_ENDS = {
     "accumulate": {
