@@ -1,11 +1,11 @@
 # %% [markdown] track="core path"
 # # Large batches: how long may a step be?
 #
-# A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
-# recommends. Each epoch is as fast as promised. Is the network as good, too?
+# A training run goes well on 16 workers. So somebody starts it on 128, and multiplies the learning rate by eight, as the usual
+# rule says. Each epoch takes as little time as promised. But is the network as good?
 #
-# **You will** emulate 128 workers on two cores, write a learning-rate schedule for them, compute the longest safe step from a
-# curvature that you measure, and build a recipe on it with which 128 workers learn.
+# **You will** emulate 128 workers on two cores, write a learning-rate schedule for them, compute the highest safe rate from a
+# curvature that you measure, and use it to build a recipe with which 128 workers learn.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -22,38 +22,39 @@ team
 # %% [markdown]
 # ## More workers, fewer steps
 #
-# In data-parallel training a *worker* is a rank that computes on its own batch, here of 64 images. Together, $N$ workers take one
-# step on the *global batch* of $64 N$ images. One worker updates the weights 938 times in an *epoch*, which is one pass over the
-# 60,000 images, but 128 workers update them only 8 times. If each step is no longer than before, the network gets nowhere.
+# In data-parallel training a *worker* is a rank that computes on its own batch, here of 64 images. Together, $N$ workers take
+# one step on the *global batch* of $64 N$ images. One worker updates the weights 938 times in an *epoch*, which is one pass
+# over the 60,000 images, but 128 workers update them only 8 times. If each step is no longer than before, the network hardly
+# learns.
 #
-# You don't need 128 GPUs to see what happens. The mean gradient of 128 shards of 64 images is the gradient of one batch of 8,192
-# images ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to
-# rounding. (That's only true because our network, called `classic`, has no *batch normalization*, which makes the result depend
-# on the number of images per worker.)
+# You don't need 128 GPUs to see what happens. The mean gradient of 128 shards of 64 images is the gradient of one batch of
+# 8,192 images ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to
+# rounding. (This only works because our network, called `classic`, has no *batch normalization*: with it, the result would
+# depend on the number of images per worker.)
 #
 # ## How long should a step be?
 #
 # Suppose the learning rate $\eta$ suits one worker. Three rules scale it to $N$ workers:
 #
 # - *Unchanged*, $\eta$: safe, but slow.
-# - *Linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each. That's right as long as the gradient
+# - *Linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each. This holds as long as the gradient
 #   hardly changes on the way (Goyal et al. 2017).
 # - *Square root*, $\sqrt N\,\eta$: averaging $N$ batches makes the noise $\sqrt N$ times smaller, so with a $\sqrt N$ times
 #   larger rate each step is as noisy as before (Krizhevsky 2014, for whom the linear rule worked better).
 #
-# Early in training the gradient changes fast, so the linear rule is wrong there. That's why Goyal et al. let the rate grow over
-# the first few epochs, which is called *warm-up*: it begins at the rate of one worker, and ends at the scaled one.
+# Early in training the gradient changes fast, so the linear rule doesn't hold there. That's why Goyal et al. let the rate grow
+# over the first few epochs, which is called *warm-up*. The rate begins at that of one worker, and ends at the scaled one.
 #
 # ### Exercise 1 (warm-up): climb to the peak rate
 #
-# Your function will set the learning rate while you train as 128 workers. The training loop calls it before every step, and
-# counts the steps from 0. Step 0 has the rate of one worker, `base_lr`. From there the rate climbs by the same amount in each step,
-# reaches `base_lr * workers` in step `warmup_steps`, and stays there.
+# Your function will set the learning rate while you train as 128 workers. The training loop calls your function before every
+# step, and counts the steps from 0. Step 0 has the rate of one worker, `base_lr`. From there the rate climbs by the same amount
+# in each step, reaches `base_lr * workers` in step `warmup_steps`, and stays there.
 #
 # <details><summary>Hint 1: how far has it climbed?</summary>
 #
-# Draw it for 3 workers and 4 warm-up steps. Where does the line begin, where does it end, and what share of the climb is done in
-# step 1?
+# Draw the rate for 3 workers and 4 warm-up steps. Where does the line begin, where does it end, and what share of the climb is
+# done in step 1?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -90,9 +91,8 @@ lesson.check.learning_rate(learning_rate)
 # ## Sixteen workers, and 128
 #
 # Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. A *momentum* of 0.5
-# adds half of the previous step to each step. We switch two options off that you'll need later: *Nesterov's* kind of momentum, and
-# the *decay*, which lets the rate fall towards the end. Each run takes about ten seconds on two cores. Start with 16
-# workers:
+# adds half of the previous step to each step. Two options that you'll need later are switched off: *Nesterov momentum*, and the
+# *decay*, which lets the rate fall towards the end. Each run takes about ten seconds on two cores. Start with 16 workers:
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
@@ -145,12 +145,13 @@ guess.compare(accuracy(run_128))
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
-# that's where your run ended, it isn't just slow to learn. It has *collapsed*. Not every run does: after three epochs, two of
-# our three recorded runs were at 11 %, and one was at 27 %. In the published figure further down, 128 workers collapse, too.
+# that's where your run ended, the network isn't just learning slowly: the run has *collapsed*. Not every run does: of our three
+# recorded runs, two were at 11 % after three epochs, and one was at 27 %. In the published figure further down, 128 workers
+# collapse, too.
 #
 # ## Why long steps break
 #
-# *Gradient descent* takes a step against the slope, and hopes that the slope doesn't change much on the way. How fast the slope
+# *Gradient descent* takes a step against the slope, and relies on the slope not changing much on the way. How fast the slope
 # changes is the *curvature*, $\lambda$. In a bowl, whose curvature is the same everywhere, all that counts is the product
 # $\eta\lambda$:
 
@@ -158,9 +159,9 @@ guess.compare(accuracy(run_128))
 picture("bowl")
 
 # %% [markdown]
-# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side. Momentum
-# changes this limit. With a momentum of $m$ it's $2 (1 + m)/\lambda$. *Nesterov momentum* takes the gradient at the point to which
-# the momentum is about to lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
+# Momentum changes this limit. With a momentum of $m$ the limit is $2 (1 + m)/\lambda$. *Nesterov momentum* takes the gradient
+# at the point where the momentum alone would lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
 #
 # ### Exercise 2 (warm-up): the longest safe rate
 #
@@ -181,7 +182,7 @@ picture("bowl")
 
 # %%
 def longest_rate(curvature, momentum, nesterov=False):
-    """The longest stable learning rate in a bowl of this curvature, a number above 0.
+    """The highest stable learning rate in a bowl of this curvature, a number above 0.
 
     momentum: m, from 0 to below 1. nesterov: whether it's Nesterov momentum.
     """
@@ -198,9 +199,11 @@ def longest_rate(curvature, momentum, nesterov=False):
 lesson.check.longest_rate(longest_rate)
 
 # %% [markdown]
-# The next cell measures the curvature during four short runs, which take half a minute or so. One has a rate of 0.1, and another
-# one has the 1.28 that linear scaling gives 128 workers. The other two begin with a warm-up of 40 steps, to 1.28 and to the 0.64
-# of 64 workers. To save time, the batches are those of 16 workers.
+# The next cell measures the curvature during four short runs, which take about half a minute. (It multiplies a random direction
+# by the loss's second derivatives again and again, which turns it towards the direction of the highest curvature.) One run has
+# a rate of 0.1, and another has 1.28, the rate that linear scaling gives 128 workers. The other two begin with a warm-up of 40
+# steps: one to 1.28, and one to 0.64, which is the linear rule's rate for 64 workers. To save time, the batches are only as
+# large as those of 16 workers, so the limit is a first guess for 128.
 
 # %%
 of_ranks = team.run(
@@ -211,32 +214,33 @@ longest = lesson.check.written(longest_rate)
 lesson.figures.limits(followed, lambda curvature: longest(curvature, 0.5))
 
 # %% [markdown]
-# In the right panel, the thick lines are the limits that your function computes, and the thin ones are the rates. When the network
-# begins to learn, its curvature grows, and the limit falls far below the two peak rates with warm-up. Steps that are too long at
-# that moment throw away what was learned. At 1.28 the run can end at the loss of random guessing, about 2.3, where the network
-# gives nearly the same output for every image. There the loss is flat and the limit is high, but hardly any gradient is left to
-# learn from. That's the collapse. At 0.1 the rate stays below its limit.
+# In the right panel, the thick lines are the limits that your function computes, and the thin lines are the rates. (The run at
+# 1.28 without warm-up is left out there.) When the network begins to learn, the curvature grows, and the limit falls far below
+# the two peak rates with warm-up. Steps that are too long at that moment throw away what was learned. At 1.28 the run can end
+# at the loss of random guessing, about 2.3, where the network gives nearly the same output for every image. There the loss is
+# flat and the limit is high, but hardly any gradient is left to learn from. That's the collapse. At 0.1 the rate stays below
+# its limit.
 #
-# At 0.64 with warm-up, the rate exceeds the limit by a factor of two or three at most. The long steps then push the weights to a
-# place where the curvature is small enough for them, and from there on the limit stays near the rate. Cohen et al. (2021) found
-# this in many networks that they trained with the full batch; with small batches, the curvature settles lower. Gilmer et al.
-# (2021) use it to explain why warm-up helps.
+# In the run at 0.64 with warm-up, the rate exceeds the limit by a small factor: two or three when we measured it. The long
+# steps then push the weights to a place where the curvature is small enough for such steps, and from there on the limit stays
+# near the rate. Cohen et al. (2021) found this in many networks that they trained with the full batch. (With small batches, the
+# curvature settles lower.) Gilmer et al. (2021) use the same effect to explain why warm-up helps.
 #
 # ## Which rates survive?
 #
-# So take the highest curvature of the run at 0.1, and let your function tell you how long a step may be there.
+# So take the highest curvature of the run at 0.1, and let your function tell you how high the rate may be there.
 
 # %%
 peak = max(curvature for _, _, _, curvature in followed["0.1 at once"])
 limit = longest(peak, momentum=0.5)
-print(f"highest curvature {peak:.1f}: the longest safe rate is {limit:.3f}")
+print(f"highest curvature {peak:.1f}: the highest safe rate is {limit:.3f}")
 rates = (0.01, 0.1, 0.3, 1.28)
 for rate in rates:
-    print(f"a rate of {rate} is {rate / limit:.2f} times as long")
+    print(f"a rate of {rate} is {rate / limit:.2f} times this limit")
 
 # %% [markdown]
-# The first of these rates is that of one worker, the second is close to the square-root rule's 0.113, and the last one is the
-# linear rule's, which you've already tried. With which of them will 128 workers learn?
+# The first of these rates is that of one worker. The second is close to 0.113, which the square-root rule gives 128 workers.
+# The last is the linear rule's, which you've already tried. With which of them will 128 workers learn?
 
 # %%
 guess = predict(
@@ -256,13 +260,12 @@ for rate, percent in ended.items():
 guess.compare(max((rate for rate in rates if ended[rate] > 50), default=None))
 
 # %% [markdown]
-# Below the limit, every rate is safe, but 0.01 is too short to learn much in so few steps. Far above it the run collapses. A rate
+# Below the limit, every rate is safe, but 0.01 is too low to learn much in so few steps. Far above it the run collapses. A rate
 # of about twice the limit survives as well, because steps that are a little too long push the weights to a place where the
-# curvature is smaller. So look for a good rate between the limit and about twice the limit.
+# curvature is smaller. So start your search at the limit, and go on to about twice that rate.
 #
-# Does warm-up save the linear rule's 1.28?
-# Train with the schedule that you wrote. `lesson.own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
-# before each step it asks your function for the learning rate.
+# Does warm-up rescue 1.28, the linear rule's rate? Train with the schedule that you wrote. `lesson.own_training.train` is the
+# loop of notebook [02](02_synchronous_sgd.ipynb), except that it asks your function for the learning rate before each step.
 
 # %%
 team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
@@ -278,16 +281,16 @@ trained = lesson.own_training.train(
 )
 
 # %% [markdown]
-# When we ran this, the network got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
-# only puts off the trouble, as the runs of 32 epochs below show. What else can you change?
+# When we ran this, the network got to 41 % in the first epoch, and then fell back to guessing. A warm-up to a rate that's too
+# high only puts off the trouble, as the runs of 32 epochs below show. What else can you change?
 #
-# - The *peak rate*. 1.28 is far above the limit.
+# - The *peak rate*. A rate of 1.28 is far above the limit.
 # - *Momentum*. With a momentum of $m$, a step is in effect $\eta/(1-m)$ long: twice $\eta$ with 0.5, and ten times $\eta$ with
-#   0.9. The limit on that length rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. With Nesterov
-#   momentum of 0.9 it's only $14/\lambda$, but well below its limit, swings in steep directions die out sooner.
-# - The *decay*. Once the network has learned something, shorter steps keep it from losing it again. The figure shows the usual
-#   ways to let the rate fall after a warm-up, by the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where $t$
-#   goes from 0 to 1 after the warm-up.
+#   0.9. The limit on that length rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. With a Nesterov
+#   momentum of 0.9 the limit is only $14/\lambda$. But at rates well below it, swings in steep directions die out sooner.
+# - The *decay*. Once the network has learned something, shorter steps protect what it has learned. The figure shows the usual
+#   ways to let the rate fall after a warm-up, with the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where
+#   $t$ goes from 0 to 1 after the warm-up.
 
 # %%
 picture("decays")
@@ -295,24 +298,25 @@ picture("decays")
 # %% [markdown]
 # ### Exercise 3 (normal): a recipe for 128 workers
 #
-# Build a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. Decide on the
-# momentum, and let your function compute the limit for it from the `peak` that you measured. Choose `lr`, the peak rate, from that
-# limit. You may also set `nesterov`, `decay` and `warmup_epochs`. With a momentum of 0.5, even the best rate gets only 90 to 93 %, depending
-# on the seed. Each try takes about ten seconds on two cores.
+# Build a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. Decide on a
+# momentum, and let your function compute its limit from the `peak` that you measured. Choose `lr`, the peak rate, from that
+# limit. You may also set `nesterov`, `decay` and `warmup_epochs`. With a momentum of 0.5, even the best rate that we found gets
+# 90 to 93 %, depending on the seed, so it usually just misses. Each try takes about ten seconds on two cores.
 #
 # <details><summary>Hint 1: which momentum?</summary>
 #
-# Take the one with which the longest safe step is longest in effect: compare `longest(peak, m) / (1 - m)` for 0.5 and 0.9.
+# Take the momentum whose highest safe rate gives the longest step in effect: compare `longest(peak, m) / (1 - m)` for 0.5 and
+# 0.9.
 #
 # </details><details><summary>Hint 2: which rate?</summary>
 #
-# `longest(peak, momentum=0.9)` is a good rate to begin with. In only 32 steps, a decay or a long warm-up mostly makes steps
-# shorter, so do without both of them.
+# Begin at the limit that your function computes for this momentum. With only 32 steps you need long ones. Nesterov momentum has
+# a lower limit, and a decay or a long warm-up mostly makes the steps shorter, so try without these three first.
 #
 # </details><details><summary>Solution</summary>
 #
-# The longest safe rate with a momentum of 0.9, which is about 0.19, from the first step to the last. It gets 94 to 95 %, with each of
-# three seeds. Other recipes get there, too.
+# Take the highest safe rate with a momentum of 0.9, from the first step to the last. When we measured, that was about 0.19, and
+# it got 94 to 95 % of the test images right with each of three seeds. Other recipes reach 93 %, too.
 #
 # </details>
 
@@ -337,9 +341,9 @@ run_recipe = lesson.check.train_recipe(team, recipe, sizes)
 lesson.check.recipe(recipe, run_recipe, sizes)
 
 # %% [markdown]
-# In a script of your own, give the optimizer the rate of one worker, and let PyTorch's
-# `schedule = LambdaLR(optimizer, lambda step: learning_rate(step, 1, workers, warmup_steps))` multiply it. Call
-# `schedule.step()` after every optimizer step, not after every epoch.
+# In a script of your own, give the optimizer the rate of one worker. PyTorch's
+# `schedule = LambdaLR(optimizer, lambda step: learning_rate(step, 1, workers, warmup_steps))` multiplies that rate by what your
+# function returns. Call `schedule.step()` after every optimizer step, not after every epoch.
 #
 # ## What 32 epochs show
 #
@@ -353,12 +357,12 @@ lesson.worker_curve(full)
 # %% [markdown]
 # With linear scaling all is well up to 32 workers, but with 256 every run has collapsed. With the square-root rule no run
 # collapses, but the accuracy falls steadily as you add workers. LARS, an optimizer for large batches, does well everywhere. But
-# its runs also have more momentum, a decay and a tuned rate, so [07d](07d_large_batch_optimizers.ipynb) compares it with SGD on
-# equal terms.
+# the runs with LARS also have more momentum, a decay and a tuned rate, so [07d](07d_large_batch_optimizers.ipynb) compares it
+# with SGD on equal terms.
 #
-# At 128 workers the bars are long, because runs that differ only in their seed end far apart. Here they are, epoch by epoch. The
-# light blue lines are three runs with a peak rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial
-# decay:
+# At 128 workers the bars are long, because runs that differ only in their seed end far apart. Here are these runs, epoch by
+# epoch. The light blue lines are three runs with a peak rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a
+# polynomial decay:
 
 # %%
 lesson.figures.by_epoch(
@@ -366,23 +370,28 @@ lesson.figures.by_epoch(
 )
 
 # %% [markdown]
-# The crosses suggest that at 128 workers this network is lost, and the usual remedy is a warm-up. Our runs don't quite confirm
-# either. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn. And five epochs of warm-up did *no
-# better*: all three runs learn at first, but fall back to guessing as the rate nears its peak, and only one of them recovers. At
-# 64 workers warm-up does help. So it moves the edge, but doesn't remove it.
+# The crosses suggest that this network can't learn with 128 workers, and the usual remedy is a warm-up. Our runs don't fully
+# support either claim. Without warm-up, two runs only guess for a dozen epochs or more, but then begin to learn. With five
+# epochs of warm-up, the runs do *no better*: all three learn at first, but fall back to guessing as the rate nears its peak,
+# and only one of them recovers. At 64 workers, warm-up does help. So warm-up raises the number of workers at which runs
+# collapse, but doesn't remove the limit.
 #
-# What removes it is a rate further below its limit. With 0.113 and nothing else changed, every seed ends above 97 %. That's what
-# the square-root rule makes of 0.01, but don't take it as proof of the rule. The 0.01 comes from the published script, and nobody
-# tuned it for one worker. Shallue et al. (2019) did tune the rate at every batch size, for many networks and data sets, and found
-# that it follows neither rule in general. So a rule is a first guess, and you search around it, again whenever the batch changes.
-# The light blue recipe took such a search, and gains another percent. Its steps are in effect almost as long as those that
-# collapsed, 2.0 against 2.56, but with a Nesterov momentum of 0.9 the limit on that length is about $14/\lambda$ instead of
-# $6/\lambda$.
+# What prevents the collapse is a rate below the limit that you measured. With 0.113 and nothing else changed, every seed ends
+# above 97 %. The square-root rule makes this rate of 0.01, but that doesn't prove the rule, because nobody tuned the published
+# script's 0.01 for one worker. Shallue et al. (2019) did tune the rate at every batch size, for many networks and data sets,
+# and found that the best rate follows neither rule in general. So take a rule as a first guess, and search around it again
+# whenever the batch changes. We found the light blue recipe by such a search, and it gains about another percentage point. In
+# effect, its steps are almost as long as those that collapsed: 2.0, against 2.56. But with a Nesterov momentum of 0.9, the
+# limit on that length is about $14/\lambda$ instead of $6/\lambda$. With a curvature of 20, the steps exceed it three times
+# instead of eight times, and warm-up can bring a run through that, as at 0.64.
+#
+# So is the network with 128 workers as good as with 16? With SGD, not quite: it ends at 98.2 % with the light blue recipe, but
+# at 98.9 % with 16 workers. The LARS runs close that gap.
 #
 # ## Deeper: a clinic for recipes
 #
-# Five people come to you with a run that doesn't learn well, and each of them did one thing wrong. Here are the losses of their
-# runs, next to those of a healthy run with 8 workers and 5,000 images.
+# Five people come to you, each with a network that doesn't learn well, and each of them did one thing wrong. Here are the
+# losses of their runs, next to those of a healthy run with 8 workers and 5,000 images.
 
 # %%
 patients = lesson.check.patients()
@@ -397,19 +406,19 @@ lesson.figures.clinic(patients)
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses at the end, and how long
-# is the curve? (The training loss begins above the test loss, because it's the mean over an epoch.)
+# Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses at the end, and how many
+# steps does the curve have? (The training loss begins above the test loss, because it's a mean over the whole epoch.)
 #
 # </details><details><summary>Hint 2: three of the runs</summary>
 #
 # One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. Two others take as many
-# steps as the healthy one, but end far above it. One of the two hardly gets away from the loss of guessing. The other falls most
-# of the way, but something keeps pulling it back.
+# steps as the healthy run, but their losses end far above its losses. In one of the two, the loss stays close to that of
+# guessing. In the other it falls most of the way, but something keeps pulling the weights back.
 #
 # </details><details><summary>Solution</summary>
 #
-# A's weights decay too much. B takes too few steps, 12 where the healthy run takes 60. C's rate is too high. D has so little
-# data that it knows its images by heart. E's rate is too low.
+# A's weights decay too much. B takes too few steps: 12, while the healthy run takes 60. C's rate is too high. D has so little
+# data that the network learns its images by heart. E's rate is too low.
 #
 # </details>
 
@@ -433,27 +442,29 @@ diagnoses = {
 lesson.check.diagnoses(diagnoses)
 
 # %% [markdown]
-# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**lesson.recipes.PATIENTS["healthy"] | {…}))`, and
-# ask your neighbor for a diagnosis.
+# *Break it:* make the healthy run sick yourself, with `team.train(TrainOptions(**lesson.recipes.PATIENTS["healthy"] | {…}))`,
+# and ask your neighbor for a diagnosis.
 #
-# Four of the five get well with another recipe, but D needs more data. How much is enough? Train for the same number of steps on
-# larger and larger parts of your data, and see whether the test accuracy still climbs. If it does and you can't collect more,
-# simulate some, or *augment* what you have with changes that leave the answer as it is ([09](09_feeding_the_ranks.ipynb)).
+# Four of the five runs recover with a better recipe, but D needs more data. How much data is enough? Train for the same number
+# of steps on larger and larger parts of your data, and see whether the test accuracy still climbs. If it does and you can't
+# collect more data, simulate some, or *augment* what you have by changes that don't alter the right answer
+# ([09](09_feeding_the_ranks.ipynb)).
 #
 # ## Remember
 #
-# - More workers mean fewer steps in an epoch. Longer steps make up for that, up to a limit that the curvature sets.
+# - More workers mean fewer steps per epoch. Longer steps make up for that, up to a limit that the curvature sets.
 # - Warm-up helps early on, when the curvature jumps up as the network begins to learn. It doesn't remove the limit.
-# - Measure the curvature and you know the longest safe rate, $2(1+m)/\lambda$. A good rate at *this* batch lies near it. No
-#   scaling rule finds it for you, because none knows your network.
-# - Look at the accuracy, not only at samples per second. A collapsed run is as fast as a healthy one.
+# - Measure the highest curvature and you know the highest safe rate, $2(1+m)/\lambda$. A good rate for your batch lies near
+#   that limit. No scaling rule can tell you the limit, because no rule knows your network.
+# - Look at the accuracy, not only at the samples per second. A collapsed run is as fast as a healthy one.
 #
 # Does a large batch need an optimizer of its own? [07d](07d_large_batch_optimizers.ipynb) finds out.
 # [07b](07b_gradient_noise.ipynb) shows where larger batches stop helping at all.
 #
 # **Sources.** P. Goyal et al. 2017, arXiv:1706.02677 (linear scaling, warm-up, batch normalization). A. Krizhevsky 2014,
 # arXiv:1404.5997 (square root). C. Shallue et al. 2019, arXiv:1811.03600 (neither rule holds). J. Cohen et al. 2021,
-# arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature and the longest stable step). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
+# arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature and the longest stable step). The published figure is
+# from the Theta hands-on of Argonne's distributed deep learning tutorial.
 
 # %%
 ranks.stop()

@@ -1,12 +1,12 @@
 # %% [markdown] track="large batches"
 # # Gradient noise: how large a batch is worth it?
 #
-# You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, and need only a hundredth
-# of the steps? It doesn't work that way: at some batch size, more workers stop helping you learn, however well the training
-# scales. Where is that point, and can you know it before you've paid for a hundred workers?
+# You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, and need only a
+# hundredth of the steps? It doesn't work that way. From some batch size on, more workers stop helping the network learn, no
+# matter how well the training scales. Where is that point, and can you find it before you've paid for a hundred workers?
 #
 # **You will** measure how noisy gradients are, from two numbers that data-parallel training produces anyway. Then you'll count
-# the steps that training needs at each batch size, fit the law behind them, and know what a batch of any size costs you.
+# the steps that training needs at each batch size, fit the law behind them, and work out what a batch of any size costs you.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [07](07_large_batch.ipynb) is about learning rates for large batches.
@@ -27,8 +27,8 @@ team = ranks.start(max(2, sizes.ranks))
 # ## How noisy is a gradient?
 #
 # Each sample has a gradient of its own. Call their mean over all samples $G$, the *true gradient*. A batch gives you the mean
-# of only a few of them. Does it point in the same direction as $G$? Let's see, with 500 images and a network that hasn't been
-# trained yet.
+# of only a few of them. Does that mean point in the same direction as $G$? Let's see, with 500 images and a network that hasn't
+# been trained yet.
 
 # %%
 # %%ranks
@@ -59,9 +59,9 @@ lesson.figures.arrows(
 )
 
 # %% [markdown]
-# Each arrow is the gradient of one batch, drawn with its true length and at its true angle to $G$. A single image pulls hard,
-# and almost at a right angle to $G$. The arrows of larger batches are shorter and closer to $G$. Let's turn this picture into a
-# number.
+# Each arrow is the gradient of one batch, drawn with its true length and at its true angle to $G$. The gradient of a single
+# image is long, and almost at a right angle to $G$. The arrows of larger batches are shorter and closer to $G$. Let's turn this
+# picture into a number.
 #
 # Call the covariance of the samples' gradients $\Sigma$. Its trace, $\mathrm{tr}\,\Sigma$, adds up the variances of all entries.
 # The gradient $G_B$ of a batch of $B$ samples is $G$ on average, and its squared length is
@@ -72,23 +72,23 @@ lesson.figures.arrows(
 #
 # $$B_\text{simple} = \frac{\mathrm{tr}\,\Sigma}{|G|^2},$$
 #
-# the *simple noise scale* (McCandlish et al. 2018). Far below it, a batch is almost all noise. If you double the batch there, the
-# best step you can take lowers the loss almost twice as much. Far above it, you know the direction already, and more samples
-# tell you little.
+# the *simple noise scale* (McCandlish et al. 2018). Far below it, a batch is almost all noise. If you double the batch there,
+# the best step you can take lowers the loss almost twice as much. Far above the noise scale, you know the direction already,
+# and more samples add little.
 #
 # You know neither $G$ nor $\Sigma$. But training on several ranks gives you gradients of *two* batch sizes in every step: each
 # rank's own gradient, of $b$ samples, and their average, of $B$ samples. So you have the equation above twice, with two unknowns.
 #
 # ### Exercise 1 (normal): two unknowns
 #
-# With this function you can measure the noise of any data-parallel training while it runs. `small_sq` is the squared norm of a
-# gradient of `small_batch` samples (the mean over the ranks), and `big_sq` is that of the averaged gradient of `big_batch`
-# samples. Treat both as if they were exact averages, and return estimates of $|G|^2$ and $\mathrm{tr}\,\Sigma$.
+# With this function you can measure the gradient noise of any data-parallel run while it trains. `small_sq` is the squared norm
+# of a gradient of `small_batch` samples (its mean over the ranks), and `big_sq` is the squared norm of the averaged gradient,
+# of `big_batch` samples. Treat both as if they were exact averages, and return estimates of $|G|^2$ and $\mathrm{tr}\,\Sigma$.
 #
 # <details><summary>Hint 1: what do you have?</summary>
 #
-# Two linear equations: `small_sq` $= |G|^2 + \mathrm{tr}\,\Sigma\,/$ `small_batch`, and the same for `big_sq`. What's left if you
-# subtract one from the other?
+# You have two linear equations: `small_sq` $= |G|^2 + \mathrm{tr}\,\Sigma\,/$ `small_batch`, and the same for `big_sq`. What's
+# left if you subtract one from the other?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -126,8 +126,8 @@ def noise_estimates(small_sq, big_sq, small_batch, big_batch):
 lesson.check.noise_estimates(noise_estimates)
 
 # %% [markdown]
-# Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` does that
-# with your function. For our 500 images we can compute both exactly. Does your function find them?
+# Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` calls
+# your function and does this averaging. For our 500 images we can compute both exactly. Does your function find them?
 
 # %%
 team.push(estimates=lesson.check.written(noise_estimates))
@@ -154,8 +154,8 @@ if comm.rank == 0:
     )
 
 # %% [markdown]
-# `averaged` does [02](02_synchronous_sgd.ipynb)'s `Allreduce`, with one more number in the message: this rank's squared norm. So
-# the noise scale costs you almost nothing.
+# `averaged` does [02](02_synchronous_sgd.ipynb)'s `Allreduce`, with one more number in the message: this rank's squared norm.
+# So measuring the noise scale costs you almost nothing.
 #
 # ## The noise scale while training
 #
@@ -220,17 +220,18 @@ lesson.figures.noise(
 )
 
 # %% [markdown]
-# The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the noise
-# scale depends on the network and on how far it's trained.
+# The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the
+# noise scale depends on the network and on how long it has been trained.
 #
-# *Try it:* is it less noisy to ask only whether a digit is a one? Run `easy = follow(train.labels == 1)` in a new cell that
-# begins with `%%ranks --timeout 180`. Then draw `lesson.figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
+# *Try it:* are gradients less noisy if the network only has to say whether a digit is a one? Run
+# `easy = follow(train.labels == 1)` in a new cell that begins with `%%ranks --timeout 180`. Then draw
+# `lesson.figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
 #
 # ## Steps to target
 #
-# The noise scale is a forecast. What counts is how many steps training really needs. Theory and measurements agree on how they
-# depend on the batch size (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, where twice the batch needs
-# half the steps, then *diminishing returns*, and finally a *plateau*, where no larger batch helps.
+# The noise scale is a forecast. What counts is how many steps training really needs. Theory and measurements agree on how this
+# number depends on the batch size (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, where twice the batch
+# needs half the steps, then *diminishing returns*, and finally a *plateau*, where no larger batch helps.
 #
 # Say training takes $S$ steps and $E = S \cdot B$ samples. Let $S_\text{min}$ be the number of steps that even the largest batch
 # needs, and $E_\text{min}$ the number of samples that even the smallest batch needs. Then
@@ -238,18 +239,19 @@ lesson.figures.noise(
 # $$\left(\frac{S}{S_\text{min}} - 1\right)\left(\frac{E}{E_\text{min}} - 1\right) = 1
 # \quad\Longleftrightarrow\quad S = S_\text{min} + \frac{E_\text{min}}{B}.$$
 #
-# At the *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ you need twice as many samples as the minimum, and
-# also twice as many steps.
+# At the *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ you need twice the minimum number of samples, and
+# also twice the minimum number of steps.
 #
 # ### Exercise 2 (normal): fit the law
 #
-# With this function you'll fit your own training runs, the best of 126 recorded ones, and MLPerf's. `batches` and `steps` are
-# arrays of the same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable
-# method passes.
+# With this function you'll fit the law to your own training runs, to the best of 126 recorded runs, and to MLPerf's. `batches`
+# and `steps` are arrays of the same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that
+# fit these measurements best. Any reasonable method passes.
 #
 # <details><summary>Hint 1: find a straight line</summary>
 #
-# Read the law on the right as $y = a + c\,x$. What's $x$? And where on that line are $S_\text{min}$ and $E_\text{min}$?
+# Read the law on the right as $y = a + c\,x$. What's $x$? And which of $a$ and $c$ is $S_\text{min}$, and which is
+# $E_\text{min}$?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -279,8 +281,8 @@ def fit_law(batches, steps):
 lesson.check.fit_law(fit_law)
 
 # %% [markdown]
-# Now measure the steps. At each batch size you have to tune the learning rate, or you'd only measure how well one rate happens to
-# suit it. You only count steps, so each rank can train alone.
+# Now measure the steps. You have to tune the learning rate at each batch size. Otherwise you'd only measure how well one rate
+# happens to suit that batch. Only the steps are counted, not the seconds, so each rank can train alone.
 
 # %%
 target = 0.8 if quick else 0.9
@@ -299,7 +301,7 @@ team.push(
 )
 
 # %% [markdown]
-# The next cell takes about a minute and a half on two cores. *Stop* ends it early, and keeps the runs that are finished.
+# The next cell takes about a minute and a half on two cores. *Stop* ends it early and keeps the finished runs.
 
 # %%
 # %%ranks --timeout 900
@@ -318,8 +320,8 @@ columns = ["lr", "steps", "at_edge"]
 pd.DataFrame.from_dict(best, "index", columns=columns).rename_axis("batch")
 
 # %% [markdown]
-# `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit the
-# law to these runs, and to recorded ones that reached 97 % (*long run*).
+# `at_edge` means that the best rate was the smallest or the largest one tried, so a better rate may lie beyond it. Now fit the
+# law to these runs, and to recorded runs that reached 97 % (*long run*).
 
 # %%
 here = f"here, to {target:.0%}"
@@ -341,24 +343,26 @@ lesson.figures.steps_to_target(
 )
 
 # %% [markdown]
-# Your critical batch may be smaller than the library's. With `w=1 / steps`, a run that happened to need few steps counts more.
-# The library avoids that: it fits again, with weights taken from the fitted line. The right panel shows the points of the left
-# one as a *Pareto frontier*: steps are the time that training takes if you have enough workers, and samples are the compute
-# that somebody pays for. The right end is slow and cheap, the left end is quick and wasteful, and the critical batch sits at
-# the knee.
+# Each line shows two critical batches, and the one from your function may be smaller than the library's. With `w=1 / steps`, a
+# run that happened to need few steps counts more. The library avoids this by fitting again with weights taken from the fitted
+# line. The right panel shows the points of the left one as a *Pareto frontier*: if you have enough workers, the number of steps
+# sets the time that training takes, and the number of samples sets what you pay for the compute. The right end is slow and
+# cheap, the left end is fast and wasteful, and the critical batch sits at the knee.
 #
-# *Try it:* set `target = 0.95` above the guess, and run from there again, which takes longer. Where does the critical batch go?
+# *Try it:* set `target = 0.95` in the cell with the guess, and run all cells from there again, which takes longer. Where does
+# the critical batch go?
 #
 # ## How many of the hundred workers are useful?
 #
-# By the law, one worker with 64 samples needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a hundred need
-# $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how many times fewer steps a
-# hundred workers take. If the answer is 100, all of them are useful. If it's 2, the other 98 are wasted.
+# According to the law, one worker with 64 samples per step needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a
+# hundred workers need $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how
+# many times fewer steps a hundred workers take. If the answer is 100, all of them are useful. If it's 2, you get no more than
+# two ideal workers would give you, and the other 98 are wasted.
 #
-# You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes on
-# ImageNet at ten batch sizes, with LARS tuned at each. The next cell fits these points with your function. For language models it
-# takes a formula of Kaplan et al. (2020): a critical batch of $2 \cdot 10^8$ tokens, divided by $L^{1/0.21}$, where $L$ is the loss
-# in nats per token.
+# You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes
+# on ImageNet at ten batch sizes, with the optimizer LARS tuned at each. The next cell fits the law to these points with your
+# function. For language models, the cell uses a formula of Kaplan et al. (2020): a critical batch of $2 \cdot 10^8$ tokens,
+# divided by $L^{1/0.21}$, where $L$ is the loss in nats per token.
 
 # %%
 networks = lesson.catalogue.read(lesson.catalogue.HERE / "models.toml")
@@ -379,21 +383,21 @@ print(f"language model at a loss of 3: a critical batch of {tokens:,.0f} tokens"
 answer.round(1)
 
 # %% [markdown]
-# So it depends on the task. For MNIST, a single worker's batch is already about as large as the critical one, and almost all of the
-# hundred workers are wasted. For ImageNet, nearly ninety are useful.
+# So the answer depends on the task. For MNIST, a single worker's batch is already about as large as the critical one, and
+# almost all of the hundred workers are wasted. For ImageNet, nearly ninety are useful.
 #
 # For the language model, a sample is a sequence of 1,024 tokens, so each worker takes 65,536 tokens per step. At a loss of 3,
-# fifteen of your hundred workers are useful. As the loss falls, more workers become useful: the largest models of that paper had a
-# critical batch of one to two million tokens when they converged.
+# fifteen of your hundred workers are useful. As the loss falls, more workers become useful: the largest models of Kaplan et al.
+# had a critical batch of one to two million tokens by the time they converged.
 #
-# Can you know the critical batch before you pay for a hundred workers? The noise scale gives a hint while you train with two.
-# Before an expensive run, measure the critical batch itself, for which you don't have to train to the end. From one checkpoint,
-# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
-# and see from which batch on the loss suffers (Merrill et al. 2025).
+# Can you know the critical batch before you pay for a hundred workers? The noise scale gives you a hint while you train with
+# only two. Before an expensive run, measure the critical batch itself. You don't have to train to the end for that. From one
+# checkpoint, start several branches with larger and larger batches, scale the learning rate of each, and train all of them on
+# the same number of samples. Then see from which batch on the loss suffers (Merrill et al. 2025).
 #
 # ## Deeper: where does your batch lie?
 #
-# Here are the batch sizes that you measured, next to those that McCandlish et al. (2018) published.
+# Here are the noise scale and the critical batches that you measured, next to those that McCandlish et al. (2018) published.
 
 # %%
 lesson.figures.number_line(
@@ -405,12 +409,13 @@ lesson.figures.number_line(
 )
 
 # %% [markdown]
-# - **Compare your batch with the noise, not with the data set.** A batch of 8,192 is far smaller than the data set. Still, it's
-#   a hundred times the critical batch. By the law of the long run, it needs half the steps of the critical batch, but a hundred
-#   times the minimum number of samples. A rule of thumb allows batches up to the square root of the number of samples. For
-#   ImageNet that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
-# - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if the loss were equally curved in all
-#   directions, and if the noise scale stayed the same throughout training. Neither holds, so take it as a hint.
+# - **Compare your batch with the noise, not with the data set.** A batch of 8,192 images is far smaller than the data set.
+#   Still, it's about a hundred times the critical batch of the long run. According to the law, it needs half the steps that the
+#   critical batch needs, but about a hundred times the minimum number of samples. One rule of thumb allows batches up to the
+#   square root of the number of samples in the data set. For ImageNet that's about 1,130, yet Goyal et al. (2017) lost no
+#   accuracy with 8,192.
+# - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if the loss curved equally in all
+#   directions, and if the noise scale stayed the same throughout training. Neither is true, so take the noise scale as a hint.
 #
 # ## Deeper: ImageNet in X minutes
 #
@@ -422,18 +427,19 @@ lesson.figures.number_line(
 # | Goyal et al. 2017 | 256 P100 | 8,192 | 1 h | linear scaling, warm-up |
 # | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | ten times the batch, with LARS (You et al. 2017) |
 #
-# The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
-# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that
-# MNIST doesn't. But even there, 81,920 is far above the critical batch that you've just fitted.
+# The batch grew by a factor of 320, and the accuracy hardly changed. Goyal et al. also show where their own recipe stops
+# working: the top-1 error is 23.7 % with batches of 8,192, 24.8 % with 16k, 27.6 % with 32k, and 34.0 % with 64k. So ImageNet
+# tolerates batches that MNIST doesn't. But even there, 81,920 is nearly twice the critical batch of about 47,000 that you've
+# fitted to MLPerf's points, so according to the law, a run needs almost three times the minimum number of samples.
 #
 # ## Remember
 #
-# - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average numerator and
-#   denominator over many steps before you divide.
-# - Far below the critical batch, twice the batch needs half the steps. At the critical batch, time and compute are both
-#   twice their minimum: the largest batch of all could only halve the steps once more.
+# - The noise scale, $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$, comes almost for free with data-parallel training. Average
+#   the numerator and the denominator over many steps before you divide.
+# - Far below the critical batch, twice the batch needs half the steps. At the critical batch, time and compute are both twice
+#   their minimum, so even the largest batch could only halve the number of steps.
 # - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude. So does the
-#   number of workers that are worth paying for.
+#   number of workers worth paying for.
 #
 # Once the batch can't grow any more, you can still send less: [07c_less_communication](07c_less_communication.ipynb).
 #

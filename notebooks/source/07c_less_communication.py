@@ -2,11 +2,12 @@
 # # Less communication
 #
 # In every step so far, every rank has sent its whole gradient, 4 bytes per parameter. For a network of 7 billion parameters
-# that's 28 GB, and an allreduce at 10 Gbit/s takes about 45 seconds ([01](01_mpi_basics.ipynb)). Does all of it have to travel?
-# Does it have to travel in every step?
+# that's 28 GB, and an allreduce at 10 Gbit/s takes about 45 seconds ([01](01_mpi_basics.ipynb)). Does the whole gradient have
+# to travel? And does it have to travel in every step?
 #
-# **You will** implement two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
-# while before they agree again. You'll train with both, see what they do to the accuracy, and work out which of them pays.
+# **You will** implement two ways to send less: send only the largest entries of a gradient, or let the ranks train alone for a
+# while before they agree on common weights again. You'll train with both, see what they do to the accuracy, and work out when
+# they pay off.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
@@ -26,31 +27,31 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## Fewer bytes in every step
 #
-# The price that we'll compare is *bytes per sample*: the bytes that a rank hands to collectives, divided by the number of samples
-# that it trains on. With the workshop's 20,434 parameters and a batch of 64 per rank, it's $4 \cdot 20{,}434 / 64$, or 1,277
-# bytes per sample.
+# We'll compare methods by their *bytes per sample*: the bytes that a rank hands to collectives, divided by the number of
+# samples that it trains on. With the workshop's 20,434 parameters and a batch of 64 per rank, that's $4 \cdot 20{,}434 / 64$,
+# or 1,277 bytes per sample.
 #
-# DDP hands each full bucket of gradients to a *communication hook*, and a hook may send whatever it likes
-# ([05](05_ddp.ipynb)). Yours will send only the $k$ entries of largest magnitude, as values and indices. That's called *top-k*.
+# DDP hands each full bucket of gradients to a *communication hook*, and a hook may send whatever it likes ([05](05_ddp.ipynb)).
+# Your hook will send only the $k$ entries of largest magnitude, as values and indices. This method is called *top-k*.
 #
-# Top-k is an approximation. What keeps it honest is *error feedback*: each rank keeps what it didn't send, its *residual*, and
-# adds it to its next gradient. So a small entry just waits until it has grown large enough.
+# Top-k is an approximation. *Error feedback* makes up for what's left out: each rank keeps what it didn't send, its *residual*,
+# and adds it to its next gradient. So small entries add up over the steps until they're large enough to be sent.
 #
 # ### Exercise 1 (normal): top-k with error feedback
 #
-# With this function you'll train a network while sending a small fraction of the bytes. `gradient` and `residual` are vectors of
-# the same length. Choose the `k` entries of `gradient + residual` with the largest magnitude. Return three arrays: the chosen
-# values, their indices, and the new residual, which is everything that isn't sent.
+# With this function, your ranks will train a network while they send only a small fraction of the bytes. `gradient` and
+# `residual` are vectors of the same length. Choose the `k` entries of `gradient + residual` with the largest magnitude. Return
+# three arrays: the chosen values, their indices, and the new residual, which is everything that isn't sent.
 #
 # <details><summary>Hint 1: what is sent?</summary>
 #
-# Everything starts from the sum of gradient and residual: which entries are the largest, which values you send, and what is
+# Everything starts from the sum of gradient and residual: which entries are the largest, which values are sent, and what is
 # left over. A large negative entry counts as much as a positive one.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `np.argsort(a)` gives the indices of a's entries, from the smallest to the largest, and `[-k:]` takes the last k.
-# `array[indices]` reads several entries at once, and `array[indices] = 0` writes them. Copy the array before you write.
+# `np.argsort(a)` returns the indices that sort `a`, from its smallest entry to its largest, and `[-k:]` takes the last k.
+# `array[indices]` reads several entries at once, and `array[indices] = 0` sets them to zero. Copy the array before you write.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -83,8 +84,9 @@ lesson.check.compress(compress)
 # %% [markdown]
 # ### Train with it
 #
-# `TopK` turns your function into a hook, which keeps the residuals. Each rank gathers the values and indices of all ranks, since
-# every rank chooses different entries. A value takes 4 bytes, and so does an index. Every run has 256 steps.
+# `TopK` turns your function into a hook that keeps the residual between steps. Since every rank chooses different entries, each
+# rank gathers the values and indices of all ranks. A value takes 4 bytes, and so does an index. All runs take the same number
+# of steps.
 
 # %%
 mine = lesson.check.written(compress)
@@ -110,19 +112,21 @@ compressed = lesson.runs.table(team.pull("compressed")[0])
 lesson.runs.formatted(compressed)
 
 # %% [markdown]
-# Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. What it *receives* is a different number, which
-# you'll need in exercise 3.
+# Values and indices add up to 2 %: each rank *hands over* a fiftieth of what it hands over with fp32. How much it *receives* is
+# a different number, which you'll need in exercise 3.
 #
-# Now compare the last two rows. Without feedback a small entry is never sent, no matter how long it keeps pointing the same way.
+# Now compare the last two rows. Without feedback a small entry is never sent, no matter how many steps in a row it has the same
+# sign.
 #
 # ## Fewer messages
 #
-# The second answer is to talk less often. In *local SGD*, each rank starts from common weights, takes $H$ steps alone with its
-# own samples, and then the ranks average their **weights**. That's one message every $H$ steps.
+# The second way is to communicate less often. In *local SGD*, each rank starts from common weights, and takes $H$ steps alone
+# with its own samples. Then the ranks average their **weights**, so they need only one allreduce every $H$ steps.
 #
-# *DiLoCo* (Douillard et al. 2023) looks at the whole round. How far did the ranks get, on average? Treat the way back, start
-# minus mean, as an *outer gradient*, and take an ordinary optimizer step with it. Plain SGD with a rate of 1 gives you local SGD
-# again. The paper uses SGD with *Nesterov momentum* instead, so if several rounds agree on a direction, the weights go further:
+# *DiLoCo* (Douillard et al. 2023) looks at the whole round. How far did the ranks move, on average? Treat the difference, the
+# start minus the mean, as an *outer gradient*, and take an ordinary optimizer step with it. Plain SGD with a rate of 1 gives
+# you local SGD again. The paper uses SGD with *Nesterov momentum* instead, so if several rounds agree on a direction, the
+# weights move further:
 #
 # $$g = w_\text{start} - \frac{1}{N} \sum_r w_r, \qquad v \leftarrow \mu v + g, \qquad
 # w \leftarrow w_\text{start} - \eta\,(g + \mu v).$$
@@ -131,19 +135,19 @@ lesson.runs.formatted(compressed)
 #
 # ### Exercise 2 (normal): the outer step
 #
-# With this function, your ranks will train while hardly talking to each other. Every rank calls it at the end of a round, with
-# the common weights that the round started from, its own current weights, and the velocity. It returns the new common weights
-# and the new velocity.
+# With this function, your ranks will train while hardly talking to each other. At the end of each round, every rank calls it
+# with the common weights that the round started from, its own current weights, and the velocity. The function returns the new
+# common weights and the new velocity.
 #
 # <details><summary>Hint 1: what do the ranks have to tell each other?</summary>
 #
-# Only where each of them ended up.
-# `comm.Allreduce(array, total)` puts the sum over the ranks into `total`. Everything else is the same on all of them.
+# Only where each of them ended up. `comm.Allreduce(array, total)` puts the sum over the ranks into `total`. Everything else is
+# the same on all ranks.
 #
 # </details><details><summary>Hint 2: the order</summary>
 #
-# First the mean and the outer gradient, then the new velocity from the old one, then the step. Nesterov's step uses the *new*
-# velocity, and the gradient once more.
+# Compute the mean and the outer gradient first, then the new velocity from the old one, and then take the step. Nesterov's step
+# uses the *new* velocity, and the gradient once more.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -175,7 +179,8 @@ def outer_step(comm, start, mine, velocity, lr=0.7, momentum=0.9):
 lesson.check.outer_step(outer_step)
 
 # %% [markdown]
-# *Break it:* forget the `Allreduce`, so that each rank steps from its own weights. Which columns of the next table tell you?
+# *Break it:* leave out the `Allreduce`, so that each rank uses its own weights instead of the mean. Which columns of the next
+# table give the mistake away?
 #
 # ### Train with it
 #
@@ -203,7 +208,8 @@ lesson.runs.formatted(in_rounds)
 # %% [markdown]
 # ## What does a byte buy?
 #
-# A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks and three seeds each.
+# With a single run of a few seconds, the accuracy can be off by half a point. So here are recorded runs with four ranks and
+# three seeds each.
 
 # %%
 lesson.figures.less_communication(
@@ -215,34 +221,35 @@ lesson.figures.less_communication(
 #
 # | they say | we see |
 # |---|---|
-# | error feedback is what makes compressed gradients train (Seide et al. 2014, Stich et al. 2018) | yes: without feedback, accuracy is the worst of all |
-# | 270 to 600 times fewer bytes without loss (Lin et al. 2018) | no: top 0.1 %, which is 500 times fewer, loses more than a point. But we have neither their momentum correction nor their slow start |
-# | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019, proved for strongly convex losses) | it holds for our network, too: $\sqrt{256} = 16$, and even 64 steps alone lose nothing |
-# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone it's about level, and with 8 clearly ahead |
+# | compressed gradients only train well with error feedback (Seide et al. 2014, Stich et al. 2018) | yes: without feedback, the accuracy is the lowest of all |
+# | 270 to 600 times fewer bytes without loss (Lin et al. 2018) | no: top 0.1 %, which is 500 times fewer, loses more than a point of accuracy. But we use neither their momentum correction nor their gradual start |
+# | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019, proved for strongly convex losses) | yes, and beyond: $\sqrt{256} = 16$, but even rounds of 64 steps lose nothing |
+# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, rounds of 500 AdamW steps) | with rounds of 64 SGD steps, DiLoCo is about level with fp32, and with rounds of 8 it's clearly ahead |
 #
 # How can less communication be *better*? If many rounds agree on a direction, the outer step goes $\eta / (1 - \mu) = 7$ times
-# as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. Give fp32 momentum, with a rate that suits
-# it (the last entry of the legend), and it comes within 0.2 points of the better DiLoCo run. So whenever you read such a
-# comparison, ask whether every method got the recipe that suits it. And local SGD, with a sixty-fourth of the messages, loses
-# nothing against fp32 with the same recipe.
+# as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. With momentum and a rate that suits it (the
+# last entry of the legend), fp32 comes within 0.2 points of the better DiLoCo run. So whenever you read such a comparison, ask
+# whether every method got a recipe that suits it. Local SGD has the same recipe as fp32 without momentum, and loses nothing,
+# with a sixty-fourth of the messages.
 #
 # *Beat it:* which outer rate and momentum work best? Replace `outer` in `rounds` by `partial(outer, lr=…, momentum=…)`.
 #
 # ## When does it pay?
 #
-# Fewer bytes only help if you wait for them, and compressing takes time, too. Let's work out when your top-k pays, and then see
-# whether emulated ranks agree.
+# Sending fewer bytes only helps if training has to wait for them, and compressing takes time, too. Let's work out when your
+# top-k pays, and then see whether emulated ranks agree.
 #
 # ### Exercise 3 (warm-up): does compressing pay?
 #
-# With this function you'll find the bandwidth below which compressing pays, and answer the question about 7 billion parameters.
-# A step waits for the gradients of all ranks. In a ring allreduce, a rank receives $2\,(p-1)/p$ times its gradient, $p$ being
-# the number of ranks. With top-k, it receives the values and the indices of all *other* ranks, but first it has to compress its
-# own gradient. By how many seconds does top-k shorten the step? (Leave latencies out.)
+# With this function you'll find the bandwidth below which compressing pays, and come back to the network of 7 billion
+# parameters. A step waits for the gradients of all ranks. In a ring allreduce, a rank receives $2\,(p-1)/p$ times the size of
+# its gradient, where $p$ is the number of ranks. With top-k, each rank first has to compress its own gradient, and then
+# receives the values and indices of all *other* ranks. By how many seconds does top-k shorten the step? (Leave latencies out.)
 #
 # <details><summary>Hint</summary>
 #
-# An index is as large as a value, so a rank sends `2 * share * gradient_bytes`, and receives that from `ranks - 1` others.
+# An index takes as many bytes as a value, so a rank sends `2 * share * gradient_bytes`, and receives as much from each of the
+# `ranks - 1` others.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -272,10 +279,10 @@ def pays(gradient_bytes, bytes_per_s, ranks, compress_s, share=0.01):
 lesson.check.pays(pays)
 
 # %% [markdown]
-# Now let four ranks *emulate* imagined nodes with a GPU each ([05](05_ddp.ipynb)), and change the bandwidth between them. Their
-# network has four layers, each with a million parameters, 2 ms forward and 4 ms backward. Those times are guesses, but how
-# many nanoseconds per entry compressing takes was measured on an H200 ([record](../assets/results/gpu/one_gpu.jsonl)). Put in
-# the numbers of your own GPU.
+# Now let four ranks *emulate* imagined nodes with one GPU each ([05](05_ddp.ipynb)), and change the bandwidth between these
+# nodes. The neural network has four layers. Each layer has a million parameters, and takes 2 ms in the forward pass and 4 ms in
+# the backward pass. These times are guesses. But `ns_per_entry`, the time that compressing takes per entry, was measured on an
+# H200 for layers of this size ([record](../assets/results/gpu/one_gpu.jsonl)). You can put in the numbers of your own GPU.
 
 # %%
 guess = predict(
@@ -314,8 +321,9 @@ lesson.figures.step_times(step_ms, machine)
 
 # %% [markdown]
 # At 0.1 GB/s, top-k makes a step many times as fast. But from a few GB/s on, the messages hide behind the backward pass, except
-# for one: the first layer's gradients are ready last, so nothing is left to hide their message. So a step waits for the bytes of
-# one layer, while compressing costs all four layers their 0.2 ms. What does your function say about that?
+# for one: the first layer's gradients are ready last, so no computation is left to hide their message. So a step waits for the
+# bytes of only one layer, but it pays 0.2 ms of compressing for each of the four. Which bandwidth does your function give in
+# this case?
 
 # %%
 pays = lesson.check.written(pays)
@@ -329,11 +337,11 @@ yours = max(gb for gb in saved_s if saved_s[gb] > 0)
 print(f"top-k pays below {yours:.1f} GB/s by your formula, {crossing:.1f} emulated")
 
 # %% [markdown]
-# Your number should be slightly lower, because the formula leaves out latencies: the ring takes six rounds, and the allgather
-# only three.
+# Your number should be slightly lower, because the formula leaves out latencies. With four ranks, the ring allreduce takes six
+# rounds of messages, and the allgather only three, so latencies cost fp32 more.
 #
-# Back to the 7 billion parameters at 10 Gbit/s. Say that nothing hides their messages, and that compressing is as fast as on the
-# H200.
+# Back to the 7 billion parameters at 10 Gbit/s. Suppose that nothing hides their messages, and that compressing takes as long
+# per entry as above.
 
 # %%
 parameters = 7e9
@@ -349,36 +357,39 @@ for p in (8, 64, 512):
 pd.DataFrame(rows).T.rename_axis("ranks").round(1)
 
 # %% [markdown]
-# With 512 ranks, fp32 takes the 45 seconds of the opening. With 8 ranks, your top 1 % takes less than five. But each rank receives
-# what all others send, so with 64 ranks it saves only a third of the time, and with 512 it takes five times as long as fp32.
-# Sending the top 1 % can't pay with more than 100 ranks, however slow the network is. (Put $s$ for the share into your formula: it
-# needs $s < 1/p$.) Steps alone keep their factor of 64 with any number of ranks. In more than 200 setups of data centers,
-# compression beat a well-tuned allreduce only six times (Agarwal et al. 2021).
+# With 512 ranks, fp32 takes the 45 seconds of the opening. With 8 ranks, your top 1 % takes less than five seconds. But each
+# rank receives what all others send, so with 64 ranks top-k saves only a third of the time, and with 512 ranks it takes five
+# times as long as fp32. Sending the top 1 % can't pay with more than 100 ranks, however slow the network is. (In your formula,
+# top-k receives fewer bytes only if the share is below $1/p$.) Rounds of 64 steps save a factor of 64 with any number of ranks.
+# In more than 200 setups that are typical of data centers, compression beat a well-tuned allreduce only six times (Agarwal et
+# al. 2021).
 #
 # ## Deeper: DiLoCo in PyTorch
 #
 # In PyTorch the outer optimizer is an ordinary `SGD` with Nesterov momentum, on a second copy of the weights, whose `.grad` you
-# fill in yourself. This is the round in [scripts/diloco.py](scripts/diloco.py):
+# fill in yourself. These are the lines of a round in [scripts/diloco.py](scripts/diloco.py):
 
 # %%
 take_home.marked("diloco.py", r"common|outer =|outer\.step|args\.alone|mean\b", 0)
 
 # %% [markdown]
-# Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. The rest of the script
-# is [05](05_ddp.ipynb)'s, with a checkpoint that also keeps the outer optimizer and every rank's momentum.
+# Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. The rest of the
+# script is that of notebook [05](05_ddp.ipynb), with a checkpoint that also keeps the outer optimizer and every rank's
+# momentum.
 #
 # ## Deeper: PowerSGD, which an allreduce can add up
 #
-# There are other hooks. Sending **16 bits** halves the bytes. (fp16 loses small numbers, and bf16 digits.) **PowerSGD** (Vogels
-# et al. 2019) sends each matrix of gradients as two thin ones, also with error feedback. It treats a gradient as a matrix $M$
-# ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$ ($m \times r$) with $M \approx P Q^T$. The number $r$ is the
-# *matrix rank* of that product, which has nothing to do with the ranks of MPI. PowerSGD finds both by one round of the *power
-# method*, starting from the last step's $Q$:
+# PyTorch comes with other hooks. Sending **16 bits** per entry halves the bytes. (With fp16, very small numbers become zero,
+# and bf16 keeps fewer digits.) **PowerSGD** (Vogels et al. 2019) sends each matrix of gradients as two thin matrices, also with
+# error feedback. It takes a layer's gradient as a matrix $M$ ($n \times m$), and looks for thin matrices $P$ ($n \times r$) and
+# $Q$ ($m \times r$) with $M \approx P Q^T$. The number $r$ is the *matrix rank* of that product, which has nothing to do with
+# the ranks of MPI. PowerSGD finds $P$ and $Q$ by one round of the *power method*, starting from the last step's $Q$:
 #
 # $$P \leftarrow \text{allreduce}(M Q), \quad \text{orthogonalize } P, \quad Q \leftarrow \text{allreduce}(M^T P).$$
 #
-# Both products are linear in $M$, so an allreduce can add them up. What's missing, $M - P Q^T$, goes into the residual. Our
-# largest matrix has $56 \cdot 200 = 11{,}200$ entries, and the two thin ones for $r = 2$ have 512.
+# Both products are linear in $M$, so an allreduce can add them up. What this approximation misses, $M - P Q^T$, goes into the
+# residual. Our largest matrix has $56 \cdot 200 = 11{,}200$ entries, while the two thin matrices for $r = 2$ have 512 entries
+# together.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -407,8 +418,9 @@ guess.compare(100 * with_torch.loc["PowerSGD, rank 2", "share of bytes"])
 lesson.runs.formatted(with_torch)
 
 # %% [markdown]
-# Low rank pays off for matrices that are large in both directions. Our last layer isn't, so with all layers and biases, a step
-# sends 12 % of the bytes. The first ten steps send whole gradients, which makes 15 % of 256 steps. In your own script:
+# Low rank pays off for matrices that are large in both directions. Our last layer's matrix isn't, and biases aren't compressed
+# at all, so a step sends 12 % of the bytes. The first ten steps send whole gradients, so the average over 256 steps is 15 %. In
+# your own script:
 #
 # ```python
 # from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -419,12 +431,14 @@ lesson.runs.formatted(with_torch)
 #
 # ## Remember
 #
-# - Error feedback makes sure that what compression leaves out is sent later.
+# - With error feedback, what compression leaves out of one step is sent in a later one.
 # - With top-k, every rank gathers what all ranks send, so the traffic grows with the number of ranks.
 # - Compress only where a step waits for its messages, and count what each rank receives.
-# - Local SGD averages weights once per round. DiLoCo treats the mean progress of a round as a gradient, and adds momentum.
+# - Local SGD averages the weights once per round. DiLoCo treats the ranks' mean progress in a round as a gradient, and adds
+#   momentum.
 #
-# However little you send, every rank still waits for the slowest. [07e_waiting_less](07e_waiting_less.ipynb) is about that.
+# However little you send, every rank still waits for the slowest rank. That's the subject of
+# [07e_waiting_less](07e_waiting_less.ipynb).
 #
 # **Sources.** Error feedback: F. Seide et al., Interspeech 2014, and S. Stich et al., arXiv:1809.07599. With momentum: Y. Lin et
 # al., arXiv:1712.01887. PowerSGD: T. Vogels et al., arXiv:1905.13727. When it pays: S.

@@ -3,7 +3,7 @@
 #
 # *LARS* was invented to train ImageNet with batches of up to 32,768 images, and many large runs have used it since. But in
 # notebook [07](07_large_batch.ipynb) 128 workers learned with SGD, once the learning rate was right. So does a large batch need
-# an optimizer of its own, or is it enough to tune the one you have?
+# an optimizer of its own, or is it enough to tune the optimizer you have?
 #
 # **You will** write the heart of LARS and train 128 workers with it. Then you'll search for the rates of SGD, LARS and Adam with
 # the same care, four tries each, and compare the three at their best.
@@ -26,27 +26,27 @@ team
 # ## One learning rate for all layers?
 #
 # A step of plain SGD moves a layer's weights $w$ by $\eta \|\nabla w\|$. Whether that's a lot depends on how large the weights
-# themselves are. Here are both norms for 07's network before its first step:
+# themselves are. Here are both norms for each layer of the network of [07](07_large_batch.ipynb), before its first step:
 
 # %%
 lesson.figures.layer_norms()
 
 # %% [markdown]
-# A small ratio means that a step changes the layer a lot. This small network is a mild case. In AlexNet, where the authors of
-# LARS looked first, the ratios range from 5.8 to 1,345, so a learning rate that suits one layer is far too high for another.
-# LARS, *layer-wise adaptive rate scaling* (You et al. 2017), multiplies the learning rate $\eta$ by a rate $\lambda$ for each
-# layer, so that every layer moves by about the same fraction of its norm:
+# A small ratio means that a step changes the layer a lot. In this small network the ratios don't differ much. In AlexNet, where
+# the authors of LARS looked first, they range from 5.8 to 1,345, so a learning rate that suits one layer is far too high for
+# another. LARS, *layer-wise adaptive rate scaling* (You et al. 2017), multiplies the learning rate $\eta$ by a rate $\lambda$
+# for each layer, so that every layer moves by about the same fraction of its norm:
 #
 # $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\| + \beta \|w\|}, \qquad
 # v \leftarrow m v + \eta \, \lambda \, (\nabla w + \beta w), \qquad w \leftarrow w - v$$
 #
 # Here $\tau$ is a small *trust coefficient*, $\beta$ the weight decay, $m$ the momentum and $v$ the velocity. This $\lambda$
-# isn't the curvature of 07; the paper just uses the same letter.
+# isn't the curvature that you measured in [07](07_large_batch.ipynb). The paper just uses the same letter.
 #
 # ### Exercise 1 (warm-up): the rate of a layer
 #
-# Your function is the heart of LARS, and you'll train 128 workers with it. It gets the weights and the gradient of one layer, and
-# returns the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
+# Your function is the heart of LARS, and you'll train 128 workers with it. It gets the weights and the gradient of one layer,
+# and returns the layer's $\lambda$. It's never called for biases, which take the ordinary step of SGD with momentum.
 #
 # <details><summary>Hint 1: the norm</summary>
 #
@@ -54,8 +54,8 @@ lesson.figures.layer_norms()
 #
 # </details><details><summary>Hint 2: the special case</summary>
 #
-# Use `weights.norm()` and `gradient.norm()`. If one of them is zero there's no ratio. Then return 1, so that the layer moves
-# as in plain SGD.
+# Use `weights.norm()` and `gradient.norm()`. If one of them is zero there's no ratio. Then return 1, so that the layer moves as
+# it would without LARS.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -85,7 +85,7 @@ def layer_rate(weights, gradient, trust, weight_decay):
 lesson.check.layer_rate(layer_rate)
 
 # %% [markdown]
-# The rest of LARS is a dozen lines. Together with your function they're a normal PyTorch optimizer.
+# The rest of LARS takes about a dozen lines. Together with your function, they make an ordinary PyTorch optimizer.
 
 # %%
 team.push(
@@ -126,8 +126,8 @@ class MyLars(torch.optim.Optimizer):
 
 
 # %% [markdown]
-# Train with it as 16 workers and then as 128. The learning rate climbs to its peak for one epoch, and then falls to zero.
-# `lesson.own_training.train` is the loop of 07, which now uses your optimizer, too.
+# Use it to train as 16 workers, and then as 128. The learning rate climbs to its peak during the first epoch, and then falls to
+# zero. `lesson.own_training.train` is the training loop of [07](07_large_batch.ipynb), but here it uses your optimizer, too.
 
 # %%
 # %%ranks --timeout 600
@@ -156,23 +156,24 @@ for workers, peak in ((16, 7.0), (128, 20.0)):
     rates[f"{workers} workers"] = optimizer.rates
 
 # %% [markdown]
-# Your optimizer kept the rates that your function returned. Do they depend on the layer, on the batch, on the step?
+# Your optimizer kept the rates that your function returned. Do these rates depend on the layer, on the batch, on the step?
 
 # %%
 lesson.figures.layer_rates(team.pull("rates")[0])
 
 # %% [markdown]
 # They depend on all three, as the paper found for AlexNet. Because these rates are small, $\eta$ can be as large as 20. The
-# biases take SGD's step and survive it, because the loss hardly curves along them: in a run like this one we measured a curvature
-# of 0.1 to 0.2, for which the limit of notebook 07, $2(1+m)/\lambda$, is 17 to 32.
+# biases take SGD's step at this rate and survive it, because the loss hardly curves along them: in a run like this one we
+# measured a curvature of 0.12 to 0.22. With a momentum of 0.9, the highest safe rate ([07](07_large_batch.ipynb)) is then
+# between 17 and 32.
 #
-# With 128 workers LARS learned, where SGD with the linear rule usually collapsed. Is LARS that good? Or did it help that we had already
-# searched for its rate? Do the same for other optimizers before you decide.
+# With 128 workers LARS learned, where SGD with the linear rule usually collapsed. Is LARS that good? Or did it help that we had
+# already searched for its rate? Before you decide, search for the rates of other optimizers, too.
 #
 # ## Four rates each
 #
-# You'll try SGD with Nesterov momentum at four rates, each twice the one before, and LARS at four rates, too. All runs have 128
-# workers, the same schedule and the same number of steps. How much better is LARS than SGD?
+# You'll try SGD with Nesterov momentum at four rates, each twice the one before, and then LARS at four rates as well. All runs
+# have 128 workers, the same schedule and the same number of steps. How much better is LARS than SGD?
 
 # %%
 guess = predict(
@@ -211,18 +212,19 @@ found = {"SGD": team.pull("found_sgd")[0], "LARS": team.pull("found_lars")[0]}
 guess.compare(max(found["LARS"].values()) - max(found["SGD"].values()))
 
 # %% [markdown]
-# *Adam* (Kingma and Ba 2015) keeps running means of the gradient and of its square, and divides the first by the root of the
-# second. Each weight then moves by about $\eta$, however large its gradient is. How far does the same care get Adam?
+# *Adam* (Kingma and Ba 2015) keeps running means of the gradient and of its square, and divides the first mean by the square
+# root of the second. Each weight then moves by about $\eta$, however large its gradient is. How far does Adam get when you
+# search for its rate with the same care?
 #
 # ### Exercise 2 (normal): four rates for Adam
 #
-# Choose four peak rates with which Adam gets 128 workers to 92 % or more. Adam's usual rate for one worker is 0.001. How would you
-# scale it? The best of the four must be neither the lowest nor the highest, or a better one may lie beyond. Each try at all four
-# takes half a minute.
+# Choose four peak rates with which Adam gets 128 workers to 92 % or more. Adam's usual rate for one worker is 0.001. How would
+# you scale it? The best of the four must be neither the lowest nor the highest, because otherwise an even better rate may lie
+# beyond it. Trying all four takes about half a minute on two cores.
 #
 # <details><summary>Hint 1: two rules</summary>
 #
-# Linear scaling gives 0.128, and the square-root rule gives 0.011. Where would you look if you trusted neither of them?
+# Linear scaling gives 0.128, and the square-root rule gives 0.011. Where would you look if you trusted neither rule?
 #
 # </details><details><summary>Hint 2: how far apart?</summary>
 #
@@ -255,7 +257,7 @@ found["Adam"] = team.pull("found_adam")[0]
 lesson.check.adam_rates(adam_rates, found["Adam"], sizes)
 
 # %% [markdown]
-# Now all three had the same number of tries. Here they are, as the test images that are wrong:
+# Now all three optimizers have had the same number of tries. Here is the share of test images that each try got wrong:
 
 # %%
 runs = pd.DataFrame(
@@ -274,9 +276,10 @@ lesson.figures.search(runs, f"128 workers, {sizes.epochs} epochs, one seed")
 #
 # ## Ten times as long
 #
-# A few epochs are short, and one seed proves little. So here's a recorded search over 32 epochs, with up to three seeds, and with
-# *LAMB* (You et al. 2020), which does to Adam's step what LARS does to SGD's. All runs have five epochs of warm-up. The table has
-# the percentage of the test images that are right at each peak rate, averaged over the seeds.
+# A few epochs aren't much, and one seed proves little. So here's a recorded search in which each run takes 32 epochs, with up
+# to three seeds. It also has *LAMB* (You et al. 2020), which does to Adam's step what LARS does to SGD's. All runs have five
+# epochs of warm-up. For each peak rate, the table shows the percentage of test images that the network gets right, averaged
+# over the seeds.
 
 # %%
 recorded = lesson.figures.tried(lesson.recipes.recorded("large_batch_search"))
@@ -286,68 +289,72 @@ recorded.groupby(["optimizer", "peak rate"]).mean().round(1)
 lesson.figures.search(recorded, "128 workers, 32 epochs; a bar where several seeds ran")
 
 # %% [markdown]
-# With that many steps, Adam's lead is gone. LARS gets seven more images in a thousand right than SGD, and no more than Adam. The
-# larger difference is once more how exactly you have to hit the rate. SGD gets a fifth of the images wrong at 0.8, although it's
-# at its best up to 0.4. LARS diverges at 80, although it's at its best up to 40. Adam ends within seven images in a thousand of
-# its best at all five rates.
+# With that many steps, Adam's lead is gone. LARS gets seven more images in a thousand right than SGD, and no more than Adam.
+# Once more, the larger difference is how exactly you have to hit the rate. SGD is still close to its best at 0.4, but at 0.8 it
+# gets a fifth of the images wrong. LARS is at its best at 40, and collapses at 80. Adam ends within seven images in a thousand
+# of its best at all five rates.
 #
-# Nado et al. (2021) made this comparison at full size. They tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT,
-# as carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't *need*
-# LARS. Tune what you have, and tune it again whenever the batch changes. That search is part of the price of a large batch.
+# Nado et al. (2021) made this comparison with full-size networks. They tuned SGD with Nesterov momentum for ResNet-50, and Adam
+# for BERT, as carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't
+# *need* LARS. Tune the optimizer you have, and tune it again whenever the batch changes. That search is part of the price of a
+# large batch.
 #
 # ## Deeper: momentum, decay, Adam and Muon at 32 workers
 #
-# The table shows test accuracies in percent after four epochs on a fifth of MNIST, with 4 and with 32 workers: the mean of three
-# seeds, the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says otherwise.
+# The table shows test accuracies in percent after four epochs on a fifth of MNIST, with 4 and with 32 workers. Each entry is
+# the mean of three seeds, with the worst and the best seed in parentheses. All runs have one epoch of warm-up and a linear
+# decay, unless the name says otherwise.
 
 # %%
 kept = lesson.recipes.recorded("large_batch_recipes")
 lesson.recipes.table(run for run in kept if run["what"]["emulate_workers"] in (4, 32))
 
 # %% [markdown]
-# - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. SGD without it got three rates, and
-#   0.5 is the best of them with both numbers of workers: at 1.0 it falls apart where many workers would need long steps. Shallue
-#   et al. (2019) found the same in many networks.
-# - *Decay* costs accuracy here, because with only 24 steps it mostly makes them shorter.
-# - *Adam* is a little behind SGD with 4 workers and ahead with 32. At twice its rate SGD falls apart, while Adam does well at two
-#   rates that are nearly a factor of three apart. So Adam is a good choice when you can't afford a search.
+# - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. We tried SGD without momentum at
+#   three rates, and 0.5 is the best of the three with 4 workers and with 32. The 32 workers would need longer steps, but at 1.0
+#   the accuracy falls apart. Shallue et al. (2019) also found that momentum helps with large batches, in many networks.
+# - *Decay* costs accuracy with 32 workers, because a run has only 24 steps and decay mostly makes them shorter.
+# - *Adam* is a little behind SGD with 4 workers and ahead with 32. When the rate of SGD is doubled, its accuracy falls apart,
+#   while Adam does well at two rates that are nearly a factor of three apart. So Adam is a good choice when you can't afford a
+#   search.
 # - *Adam's rate* should in theory grow like $\sqrt N$ with $N$ times as many workers (Malladi et al. 2022). Here the linear
-#   rule is slightly ahead, because with so few steps, longer ones win. But we scaled the rate alone. The full rule also lets
-#   Adam average over fewer steps, and shrinks the small constant that it adds to the root.
+#   rule is slightly ahead, because with so few steps, longer ones win. But we only scaled the rate. The full square-root rule
+#   also lets Adam average over fewer steps, and shrinks the small constant that Adam adds to the square root.
 # - *Muon* (Jordan et al. 2024) makes the momentum of each weight matrix orthogonal, so a step has the same length in all
-#   directions instead of following a few strong ones. With 32 workers, its higher rate beats everything else here. Shah et al.
-#   (2025) report that it keeps its advantage far beyond the *critical batch* ([07b](07b_gradient_noise.ipynb)). But each step
-#   needs extra products of whole matrices, so with FSDP the ranks first have to put each matrix together
-#   ([06](06_zero_and_fsdp.ipynb)).
+#   directions instead of following a few strong ones. With 32 workers, the higher of Muon's two rates beats everything else
+#   here. Shah et al. (2025) report that Muon keeps its advantage far beyond the *critical batch*
+#   ([07b](07b_gradient_noise.ipynb)). But each step needs extra products of whole matrices, so with FSDP the ranks first have
+#   to put each matrix together ([06](06_zero_and_fsdp.ipynb)).
 
 # %% [markdown]
 # ## Deeper: weight decay when the batch changes
 #
-# With weight decay $\beta$, AdamW and plain SGD multiply every weight by $1 - \eta\beta$ in each step. The linear rule takes $N$
-# times fewer steps at $N$ times the rate, so over an epoch the weights decay as before, and you can keep $\beta$. With the
-# square-root rule, which is common for AdamW, they decay $\sqrt N$ times less per epoch. If you don't want to change the
-# regularization as well, multiply $\beta$ by $\sqrt N$, too (Wang and Aitchison 2024).
+# With weight decay $\beta$, AdamW and plain SGD multiply every weight by $1 - \eta\beta$ in each step. The linear rule takes
+# $N$ times fewer steps at $N$ times the rate, so over an epoch the weights decay as before, and you can keep $\beta$. With the
+# square-root rule, which is common for AdamW, the weights decay $\sqrt N$ times less per epoch. If you don't want to change the
+# regularization along with the batch, multiply $\beta$ by $\sqrt N$, too (Wang and Aitchison 2024).
 #
 # ## Deeper: let the rate fall, or the batch grow?
 #
-# Towards the end of training you lower the rate, so that the steps get less noisy. A larger batch makes them less noisy, too. So
-# wherever your schedule divides the rate, you can *multiply the batch* by that factor instead, and take far fewer steps (Smith et
-# al. 2018). Language models often begin with a small batch and let it grow, which is called *batch warm-up*. Early in training a
-# small batch is enough, because the gradients of different samples still agree.
+# Towards the end of training you lower the rate, so that the steps get less noisy. A larger batch makes the steps less noisy,
+# too. So wherever your schedule divides the rate by some factor, you can *multiply the batch* by that factor instead, and take
+# far fewer steps (Smith et al. 2018). Language models often begin with a small batch and let it grow, which is called *batch
+# warm-up*. Early in training a small batch is enough, because the gradients of different samples still largely agree.
 #
 # ## Deeper: do large batches generalize worse?
 #
 # Keskar et al. (2017) found that networks trained with large batches often match small-batch training on the training images,
-# but do worse on new ones, and end in *sharper* minima. In 07's runs with LARS, both accuracies fall from 8 to 256 workers: the
-# training accuracy by 1.8 points and the test accuracy by 0.5. So this network has simply learned less, because it took fewer
-# steps. With the same number of *steps*, much of the gap that others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
+# but do worse on new ones, and end in *sharper* minima. In the recorded LARS runs of [07](07_large_batch.ipynb), both
+# accuracies fall from 8 to 256 workers: the training accuracy by 1.8 points, and the test accuracy by 0.5 points. So this
+# network has simply learned less, because it took fewer steps. With the same number of *steps*, much of the gap that others
+# found goes away (Hoffer et al. 2017; Shallue et al. 2019).
 #
 # ## Remember
 #
-# - LARS gives each layer a rate of its own, so that every layer moves by the same fraction of its norm.
+# - LARS gives each layer a rate of its own, so that every layer moves by about the same fraction of its norm.
 # - Compare optimizers only after you've searched for the rate of each.
-# - A tuned Adam does as well as LARS and LAMB here, and a tuned SGD comes close.
-# - When the batch changes, search for the rate again, and check how fast the weights then decay.
+# - After 32 epochs, a tuned Adam does as well as LARS and LAMB here, and a tuned SGD comes close.
+# - When the batch changes, search for the rate again, and check how fast weight decay then shrinks the weights.
 #
 # **Sources.** Y. You et al. 2017, arXiv:1708.03888 (LARS; code at github.com/borisgin/nvcaffe-0.16), and 2020, arXiv:1904.00962
 # (LAMB). D. Kingma and J. Ba 2015, arXiv:1412.6980 (Adam). Z. Nado et al. 2021, arXiv:2102.06356 (SGD and Adam against LARS and
