@@ -5,8 +5,8 @@
 # long before that of the first layer. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends gradients as
 # soon as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
-# **You will** start a script with `torchrun`, write DDP yourself, and measure what it saves when GPUs compute. Then you'll
-# diagnose five runs that are sick without an error. In *Deeper*, you can train with batches that don't fit into memory.
+# **You will** start a script with `torchrun`, write DDP yourself, and measure what it saves when GPUs compute. Then you'll train
+# with batches that don't fit into memory, and diagnose five runs that are sick without an error.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -307,96 +307,14 @@ lesson.figures.saved(times_at, machine)
 # *Break it:* let the hook of your `my_ddp` wait for its allreduce, and run this section's cells again. The gradients are still
 # right, so what did you lose?
 #
-# ## What DDP doesn't do
-#
-# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
-#   ([07](07_large_batch.ipynb)).
-# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
-# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
-#   each forward pass ([02](02_synchronous_sgd.ipynb)).
-# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
-#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
-# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
-#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
-# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
-#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
-#
-# ## A clinic for sick runs
-#
-# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
-# any run can give you: a timeline, the last losses, and a digest (a checksum) of the weights on each rank. The run on top is
-# healthy. All of these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
-#
-# Each step splits a rank's batch into two *micro-batches*, to save memory. Their gradients add up, and the ranks average the sum
-# once. (Inside `with model.no_sync():`, DDP doesn't average. Without it, DDP averages after every micro-batch.)
-
-# %%
-team = ranks.start(4)
-patients = lesson.check.admit(team)
-lesson.figures.steps(patients.timelines)
-
-# %%
-pd.DataFrame(patients.rows).set_index(["run", "rank"])
-
-# %% [markdown]
-# ### Exercise 2 (normal): the diagnosis
-#
-# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
-# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
-# and `"no_sync forgotten"` (the ranks average after every micro-batch). Which is which? Replace the dots with your diagnoses.
-#
-# Compare the digests of a run's ranks with each other. They may differ from the healthy run's by rounding alone, because sums in
-# another order are rounded differently. And on a busy machine, any rank may wait now and then. If many do, run the clinic again.
-#
-# <details><summary>Hint 1: where to look</summary>
-#
-# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
-#
-# </details><details><summary>Hint 2: the losses</summary>
-#
-# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
-# steps does an epoch have then?
-#
-# </details><details><summary>Solution</summary>
-#
-# A forgot `no_sync`: it sends two messages in each step, but the numbers are right, and all its ranks agree. In B, rank 3 has
-# diverged: its digest differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many
-# steps. In D, rank 1 is slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2,
-# and on 1 and 3, and there are twice as many steps.
-#
-# </details>
-
-# %%
-diagnoses = {
-    # <solution>
-    "A": "no_sync forgotten",
-    "B": "one rank diverged",
-    "C": "sampler forgotten",
-    "D": "one rank is slow",
-    "E": "sharded by local rank",
-    # <stub>
-    # "A": ...,  # your code here
-    # "B": ...,
-    # "C": ...,
-    # "D": ...,
-    # "E": ...,
-    # </stub>
-    # </solution>
-}
-lesson.check.diagnoses(diagnoses)
-
-# %% [markdown]
-# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
-# you notice in your own runs, and what would your script have to print for you to notice the rest?
-#
-# ## Deeper: when a batch doesn't fit
+# ## When a batch doesn't fit
 #
 # A batch that doesn't fit into memory is split into *micro-batches*. You run the forward and the backward pass of each, let the
 # gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average after every micro-batch, although only
 # the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass outside averages what
 # has added up. The forward pass counts, too: it has to run inside, because there DDP decides whether to average.
 #
-# ### Exercise 3 (normal): accumulate
+# ### Exercise 2 (warm-up): accumulate
 #
 # With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs `(inputs,
 # targets)`, all of the same size. (If they hold different numbers of samples or tokens, the mean has to be weighted, as in
@@ -485,6 +403,87 @@ for way in (average_each_time, accumulate):
 # run.
 #
 # *Beat it:* `my_ddp` has no `no_sync`. How few lines does it take to add one?
+#
+# ## What DDP doesn't do
+#
+# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
+#   ([07](07_large_batch.ipynb)).
+# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
+# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
+#   each forward pass ([02](02_synchronous_sgd.ipynb)).
+# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
+#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
+# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
+#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
+# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
+#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
+#
+# ## A clinic for sick runs
+#
+# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
+# any run can give you: a timeline, the last losses, and a digest (a checksum) of the weights on each rank. The run on top is
+# healthy. All of these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
+#
+# Each step splits a rank's batch into two micro-batches, and averages their sum once, as your `accumulate` does.
+
+# %%
+team = ranks.start(4)
+patients = lesson.check.admit(team)
+lesson.figures.steps(patients.timelines)
+
+# %%
+pd.DataFrame(patients.rows).set_index(["run", "rank"])
+
+# %% [markdown]
+# ### Exercise 3 (normal): the diagnosis
+#
+# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
+# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
+# and `"no_sync forgotten"` (the ranks average after every micro-batch). Which is which? Replace the dots with your diagnoses.
+#
+# Compare the digests of a run's ranks with each other. They may differ from the healthy run's by rounding alone, because sums in
+# another order are rounded differently. And on a busy machine, any rank may wait now and then. If many do, run the clinic again.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
+#
+# </details><details><summary>Hint 2: the losses</summary>
+#
+# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
+# steps does an epoch have then?
+#
+# </details><details><summary>Solution</summary>
+#
+# A forgot `no_sync`: it sends two messages in each step, but the numbers are right, and all its ranks agree. In B, rank 3 has
+# diverged: its digest differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many
+# steps. In D, rank 1 is slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2,
+# and on 1 and 3, and there are twice as many steps.
+#
+# </details>
+
+# %%
+diagnoses = {
+    # <solution>
+    "A": "no_sync forgotten",
+    "B": "one rank diverged",
+    "C": "sampler forgotten",
+    "D": "one rank is slow",
+    "E": "sharded by local rank",
+    # <stub>
+    # "A": ...,  # your code here
+    # "B": ...,
+    # "C": ...,
+    # "D": ...,
+    # "E": ...,
+    # </stub>
+    # </solution>
+}
+lesson.check.diagnoses(diagnoses)
+
+# %% [markdown]
+# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
+# you notice in your own runs, and what would your script have to print for you to notice the rest?
 #
 # ## Deeper: on your own cores
 #

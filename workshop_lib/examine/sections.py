@@ -12,7 +12,7 @@ SECTIONS = {
     "processes": ("05_ddp", "How do processes find each other?"),
     "convert": ("05_ddp", "the script for many processes"),
     "ddp": ("05_ddp", "What DDP doesn't do"),
-    "accumulate": ("05_ddp", "Deeper: when a batch doesn't fit"),
+    "accumulate": ("05_ddp", "When a batch doesn't fit"),
     "sampler": ("05_ddp", "Who sees which sample?"),
     "branches": ("05_ddp", "Deeper: when ranks take different branches"),
     "fsdp": ("06_zero_and_fsdp", "FSDP: stage 3 in PyTorch"),
