@@ -5,8 +5,8 @@
 # long before that of the first layer. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends gradients as
 # soon as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
-# **You will** start a script with `torchrun`, write DDP yourself, and measure what it saves when GPUs compute. Then you'll train
-# with batches that don't fit into memory, and diagnose five runs that are sick without an error.
+# **You will** start a script with `torchrun`, write DDP yourself, and see how much time it saves on emulated GPUs. Then you'll
+# train with batches that don't fit into memory, and diagnose five runs that are sick but raise no error.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -28,9 +28,9 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## How do processes find each other?
 #
-# MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its
-# rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a
-# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `lesson.process_group.join()` makes that call for you.
+# MPI's ranks know each other from the start, because `mpiexec` starts them together. A PyTorch process has to learn its rank,
+# the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a single
+# call reads them: `dist.init_process_group("gloo")`. In this notebook, `lesson.process_group.join()` makes that call for you.
 
 # %%
 # %%ranks
@@ -46,8 +46,8 @@ print(f"rank {rank} of {size}")
 
 # %% [markdown]
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# carries them between NVIDIA GPUs. MPI's `Allreduce` is `dist.all_reduce(tensor)` here, which replaces `tensor` by the sum, and
-# `Bcast` is `dist.broadcast(tensor, src=0)`. (On several hosts, each host has a `torchrun` of its own.
+# carries them between NVIDIA GPUs. MPI's `Allreduce` is `dist.all_reduce(tensor)` here, which replaces `tensor` with the sum,
+# and `Bcast` is `dist.broadcast(tensor, src=0)`. (On several hosts, each host has a `torchrun` of its own.
 # [10](10_compute_nodes.ipynb) shows how.)
 #
 # ## Who sees which sample?
@@ -85,17 +85,17 @@ for epoch in (1, 2):
 #
 # | in `ddp.py` | why |
 # |---|---|
-# | `device = join()` | joins the process group, and takes a GPU of this host. A host's ranks are also numbered among themselves, and this *local rank* chooses the GPU |
-# | `DistributedSampler(train, seed=1)`, `set_epoch(epoch)` | each rank trains on its own images, in a new order in each epoch |
+# | `device = join()` | joins the process group, and takes a GPU of this host. The ranks of each host are also numbered from 0, and this *local rank* chooses the GPU |
+# | `DistributedSampler(train, seed=1)`, `set_epoch(epoch)` | each rank trains on its own images, in a new order every epoch |
 # | `ddp = DistributedDataParallel(model)`, `ddp(images)` | averages the gradients. Only the training loss goes through the wrapper. To test and to save, the script uses `model` itself |
 # | `Subset(test, …)`, `dist.all_reduce(right)` | each rank tests its share of the images, and their counts are added up |
 # | `if rank == 0` | only rank 0 prints and saves |
 #
-# (Other changes count all ranks' images per second, leave the process group, and report errors. Two more are for networks with
-# dropout or batch normalization. This network has neither.)
+# (Other changes count all ranks' images per second, leave the process group, and report errors. Two more matter only for
+# networks with dropout or batch normalization. This network has neither.)
 #
-# The next cell starts both scripts. To do the same in a terminal, go to the workshop's folder, type `source .venv/bin/activate`, and
-# then a line that begins with `$`.
+# The next cell starts both scripts. You can do the same in a terminal. Go to the workshop's folder, type
+# `source .venv/bin/activate`, and then a command from the output: a line that begins with `$`, without the `$`.
 
 # %%
 samples = sizes.sweep_samples or 60_000
@@ -110,14 +110,15 @@ scripts.run(*launch, ddp, *options, timeout_s=sizes.timeout_s)
 # %% [markdown]
 # If many processes reach a lower accuracy than one, that isn't a bug. Two processes take 128 images per step, so an epoch has
 # half as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. If two
-# processes aren't twice as fast as one, messages took the rest, or the slower rank, or another program. A single run can't tell
-# which ([08](08_scaling_curves.ipynb)). In *Deeper*, you can turn the one script into the other yourself.
+# processes aren't twice as fast as one, they lost time to messages, to waiting for the slower rank, or to another program. A
+# single run can't tell you which ([08](08_scaling_curves.ipynb)). In *Deeper*, you can turn the one script into the other
+# yourself.
 #
 # ## Write DDP yourself
 #
 # *Autograd* is PyTorch's machinery for derivatives. It can call a function of yours, a *hook*, each time it has finished the
-# gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. (Their numbers count the ReLUs
-# between them, too.) It's larger than MNIST needs, so there is something to send.
+# gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. (The names also count the ReLUs
+# between them.) The network is larger than MNIST needs, so there is something to send.
 
 
 # %%
@@ -143,8 +144,8 @@ network(torch.ones(1, 784)).sum().backward()
 #
 # ### Exercise 1 (hard): your own DDP
 #
-# Write `my_ddp`. It prepares a model once, and from then on `backward()` does the sending. It returns a function `finish()`,
-# which the training loop calls between `backward()` and `optimizer.step()`. You have to get three things right:
+# Write `my_ddp`. It prepares a model once, and from then on `backward()` does the sending. `my_ddp` returns a function
+# `finish()`, which the training loop calls between `backward()` and `optimizer.step()`. You have to get three things right:
 #
 # - All ranks start with the weights of rank 0.
 # - Each gradient leaves as soon as it's ready, in an allreduce of its own, and no hook waits for another rank.
@@ -157,8 +158,8 @@ network(torch.ones(1, 784)).sum().backward()
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
 # `dist.all_reduce(tensor)` adds up `tensor` over all ranks, in place, and waits until that's done. With `async_op=True` it
-# returns at once, with a handle. The sum is only ready after the handle's `wait()`. (With NCCL, `wait()` doesn't stop your
-# program. It only makes the GPU's next operations wait.) So who keeps the handles, and who waits?
+# returns at once, with a handle. The sum isn't ready until the handle's `wait()` returns. (With NCCL, `wait()` doesn't stop
+# your program. It only makes the GPU's next operations wait.) So who keeps the handles, and who waits?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -210,13 +211,13 @@ lesson.check.my_ddp(my_ddp)
 # ## What does overlap save?
 #
 # Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again, with your
-# hooks and real messages. Only the clocks are emulated: each rank carries one, and computing moves it on by what a GPU would
-# take. A message carries its sender's time, and it arrives when the emulated network would have delivered it. So the times are the
-# same however busy your machine is. (*Deeper: on your own cores* measures real ones.)
+# hooks and real messages. Only the clocks are emulated: each rank has its own, and every computation advances it by the time
+# that a GPU would take. A message carries its sender's time, and it arrives when the emulated network would have delivered it.
+# So the times are the same however busy your machine is. (*Deeper: on your own cores* measures real times.)
 #
-# These two ranks emulate two imagined nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and
-# 4 ms backward, and everything else no time. These times are made up. What counts is how they compare with the messages: at 1 GB/s, 16 ms of
-# backward pass stand against 11.7 ms for sending 11.7 MB of gradients.
+# These two ranks emulate two imagined nodes with one GPU each. Let's say that every `Linear` layer takes 2 ms in the forward
+# pass and 4 ms in the backward pass, and everything else takes no time. These times are made up. What counts is how they
+# compare with the messages: the backward pass takes 16 ms, and sending 11.7 MB of gradients at 1 GB/s takes 11.7 ms.
 
 # %%
 guess = predict(
@@ -285,24 +286,27 @@ at_1 = [of_rank[1] for of_rank in times_at]
 lesson.figures.typical_overlap(at_1, ranks=1, emulated_on=machine)
 
 # %% [markdown]
-# Each picture shows a step of rank 0. In the top one, as in notebook 02, the message leaves after the last gradient is ready. In
-# the second, your messages travel while the backward pass is still busy, and most of them take no extra time. That's why gradients
-# shouldn't wait. What still travels after the backward pass is nearly all from the first layer, because nothing is left to compute
-# behind it.
+# Each picture shows a step of rank 0. In the top one, as in notebook 02, the message leaves after the last gradient is ready.
+# In the second, your messages travel while the backward pass is still busy, and most of them take no extra time. That's why
+# gradients shouldn't wait. What still travels after the backward pass is nearly all from the first layer, because nothing is
+# left to compute behind it.
 #
-# Why does DDP send fewer messages than you do? Each message costs a latency. Your eight messages hardly feel it, but a network
-# with hundreds of small gradients would pay it hundreds of times. So DDP collects gradients in *buckets*, in the order in which they become ready, and sends a bucket as soon as it's full. Here that's at 4 MiB. A
-# tensor is never cut, so a bucket may be larger. With buckets of 25 MiB, all gradients fit into one, and nothing overlaps. (If you
-# set no size, DDP sends the first bucket as soon as it holds 1 MiB, so something does.) And on other networks?
+# Why does DDP send fewer messages than you do? Because every message costs the network's latency. With your eight messages
+# that hardly matters, but a network with hundreds of small gradients would pay it hundreds of times. So DDP collects gradients
+# in *buckets*, in the order in which they become ready, and sends a bucket as soon as it's full (here, at 4 MiB). DDP never
+# cuts a tensor, so a bucket may be larger. With buckets of 25 MiB, all gradients fit into one, and nothing overlaps. (If you
+# set no size, DDP sends the first bucket as soon as it holds 1 MiB, so there is some overlap.) How much does overlap save on
+# other networks?
 
 # %%
 lesson.figures.saved(times_at, machine)
 
 # %% [markdown]
-# Overlap saves most where sending takes about as long as the backward pass. At 100 GB/s there is hardly anything to hide. At 0.1
-# GB/s the link is busy from the first message to the last, so overlap can't hide much. There, only sending less often helps.
+# Overlap saves most where sending takes about as long as the backward pass. At 100 GB/s there is hardly anything to hide. At
+# 0.1 GB/s the link is busy from the first message to the last, so overlap can't hide much. What helps there is sending less
+# often.
 #
-# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run this section's cells again.
+# *Try it:* what if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run this section's cells again.
 #
 # *Break it:* let the hook of your `my_ddp` wait for its allreduce, and run this section's cells again. The gradients are still
 # right, so what did you lose?
@@ -311,15 +315,15 @@ lesson.figures.saved(times_at, machine)
 #
 # A batch that doesn't fit into memory is split into *micro-batches*. You run the forward and the backward pass of each, let the
 # gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average after every micro-batch, although only
-# the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass outside averages what
-# has added up. The forward pass counts, too: it has to run inside, because there DDP decides whether to average.
+# the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass outside averages
+# what has added up. The forward pass has to run inside, too, because that's when DDP decides whether to average.
 #
 # ### Exercise 2 (warm-up): accumulate
 #
 # With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs `(inputs,
-# targets)`, all of the same size. (If they hold different numbers of samples or tokens, the mean has to be weighted, as in
-# [02](02_synchronous_sgd.ipynb).) `loss_function(outputs, targets)` returns a mean loss. Afterwards the gradients must be those
-# of the mean loss over *all* micro-batches of *all* ranks, with a single round of allreduces.
+# targets)`, all of the same size. (If micro-batches hold different numbers of samples or tokens, you have to weight the mean,
+# as in [02](02_synchronous_sgd.ipynb).) `loss_function(outputs, targets)` returns a mean loss. Afterwards the gradients must be
+# those of the mean loss over *all* micro-batches of *all* ranks, with a single round of allreduces.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -399,8 +403,8 @@ for way in (average_each_time, accumulate):
         print(f"{way.__name__}: {messages} messages, {ms:.0f} ms (emulated)")
 
 # %% [markdown]
-# The gradients are the same both times, up to rounding. Whoever forgets `no_sync` gets no error and no wrong number, only a slow
-# run.
+# The gradients are the same both times, up to rounding. If you forget `no_sync`, you get no error and no wrong number, only a
+# slow run.
 #
 # *Beat it:* `my_ddp` has no `no_sync`. How few lines does it take to add one?
 #
@@ -415,8 +419,9 @@ for way in (average_each_time, accumulate):
 #   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
 # - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
 #   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
-# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
-#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
+# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with
+#   `gradient_as_bucket_view=True`, which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the
+#   ranks can divide these bytes among themselves.
 #
 # ## A clinic for sick runs
 #
@@ -424,7 +429,7 @@ for way in (average_each_time, accumulate):
 # any run can give you: a timeline, the last losses, and a digest (a checksum) of the weights on each rank. The run on top is
 # healthy. All of these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
 #
-# Each step splits a rank's batch into two micro-batches, and averages their sum once, as your `accumulate` does.
+# Each step splits a rank's batch into two micro-batches, and averages the gradients once, as your `accumulate` does.
 
 # %%
 team = ranks.start(4)
@@ -441,8 +446,9 @@ pd.DataFrame(patients.rows).set_index(["run", "rank"])
 # `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
 # and `"no_sync forgotten"` (the ranks average after every micro-batch). Which is which? Replace the dots with your diagnoses.
 #
-# Compare the digests of a run's ranks with each other. They may differ from the healthy run's by rounding alone, because sums in
-# another order are rounded differently. And on a busy machine, any rank may wait now and then. If many do, run the clinic again.
+# Compare the digests of a run's ranks with each other. A sick run's digests may differ from the healthy run's by rounding
+# alone, because sums in another order are rounded differently. And on a busy machine, any rank may wait now and then. If it
+# happens often, run the clinic again.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -487,8 +493,8 @@ lesson.check.diagnoses(diagnoses)
 #
 # ## Deeper: on your own cores
 #
-# The same three ways to average, in real time: in one message after the backward pass, as in notebook 02; yours; and PyTorch's
-# DDP.
+# Now measure three ways to average in real time: in one message after the backward pass, as in notebook 02; with your hooks;
+# and with PyTorch's DDP.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -524,17 +530,18 @@ lesson.figures.typical_overlap(team.pull("times"))
 
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
-# that the rank waits for the others. The messages overlap with the backward pass, as on the emulated GPUs. So is the step shorter?
-# On CPUs, don't count on it: gloo's threads use the cores that the backward pass needs. On a GPU, a collective of NCCL is a kernel
-# that takes a few of the multiprocessors. The links carry the bytes, and most of the GPU goes on computing.
+# that the rank waits for the others. The messages overlap with the backward pass, as on the emulated GPUs. So is the step
+# shorter? On CPUs, don't count on it: gloo's threads use the cores that the backward pass needs. On a GPU, a collective of NCCL
+# is a kernel that takes a few of the multiprocessors. The links carry the bytes, and most of the GPU goes on computing.
 #
 # ## Deeper: convert a script
 #
 # ### Exercise 4 (normal): the script for many processes
 #
-# With these changes, your own training scripts can run on many processes. In the script below, the process group and the speed are
-# done, and five numbered parts are still those of `one_process.py`. Make the processes train one network together: each takes 64 images *of its own* in every step and tests its
-# own share of the test images, and only rank 0 prints and saves.
+# After this exercise, you can make your own training scripts run on many processes. The script below already joins the process
+# group and measures the speed, but its five numbered parts are still those of `one_process.py`. Make the processes train one
+# network together: each takes 64 images *of its own* in every step and tests its own share of the test images, and only rank 0
+# prints and saves.
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
@@ -691,7 +698,7 @@ scripts.run(
 #
 # ## Deeper: buckets
 #
-# Which gradients travel together? We ask PyTorch's DDP.
+# Which gradients travel together? Let's ask PyTorch's DDP.
 
 # %%
 team.push(perceptron=perceptron)
@@ -755,7 +762,7 @@ for cap in (None, 25, 4, 0.01):
 # %% [markdown]
 # - If you don't set a cap, it's 25 MiB, but the first bucket is sent as soon as it holds 1 MiB, so that sending starts early. If
 #   you write out `bucket_cap_mb=25`, there's no such exception.
-# - All ranks send their buckets in the order of rank 0. Otherwise an allreduce could add up different layers.
+# - All ranks send their buckets in rank 0's order. Otherwise an allreduce could add up different layers.
 #
 # ## Deeper: when ranks take different branches
 #
@@ -815,16 +822,16 @@ if rank == 0:
 
 # %% [markdown]
 # On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and
-# the ranks that didn't use the parameter count as zeros. (The warning is for rank 0, which used all parameters.)
+# a rank that didn't use the parameter counts as zero. (The warning is for rank 0, which used all parameters.)
 #
 # ## Remember
 #
 # - From one process to many: join the group, take your own GPU, wrap the model, and take your own samples, in a new order in each
 #   epoch. One rank prints and saves.
-# - A hook can send each gradient while the backward pass computes the next one. That saves most where sending takes as long as
-#   the backward pass.
+# - A hook can send each gradient while the backward pass computes the next one. That saves most where sending takes about as
+#   long as the backward pass.
 # - When you accumulate gradients, average them only once. Clip gradients after they have been averaged.
-# - Runs can be sick without an error. Compare losses, digests and timelines of the ranks, at least once.
+# - A run can be sick without raising an error. At least once, compare the ranks' losses, digests and timelines.
 #
 # **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/trainer.py](scripts/trainer.py), which also
 # accumulates, clips, and resumes.

@@ -149,7 +149,7 @@ print(
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # `tensor.numpy()` is an array that shares the tensor's memory, and `torch.from_numpy(array)` is a tensor that shares the
-# array's. The optimizer reads `self.shard.grad`.
+# array's memory. The optimizer reads `self.shard.grad`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -200,14 +200,14 @@ lesson.by_hand.train(Zero1)
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
 # enlarges rounding errors, because every weight's first step has the same length, no matter how small its gradient is.)
-# PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than your class: a whole allreduce,
-# and then the weights.
+# PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than your class: a whole
+# allreduce, and then the weights.
 #
 # ## Stage 2
 #
-# In stage 1, every rank holds all gradients when the backward pass ends. `Zero2` reduces each gradient *as soon as it's finished*,
-# keeps this rank's shard of it, and drops the rest. So each parameter has its own flat array, with this rank's shard in
-# `self.shards[p]`. `reduce` is a hook, which autograd calls with each parameter once `p.grad` is complete.
+# In stage 1, every rank holds all gradients when the backward pass ends. `Zero2` reduces each gradient *as soon as it's
+# finished*, keeps this rank's shard of it, and drops the rest. So each parameter has its own flat array, with this rank's shard
+# in `self.shards[p]`. `reduce` is a hook, which autograd calls with each parameter once `p.grad` is complete.
 
 # %%
 class Zero2(lesson.by_hand.ReducedInBackward):
@@ -233,8 +233,8 @@ lesson.by_hand.train(Zero2)
 # order. If one rank skips a parameter, the ranks add up gradients of different parameters from then on. MPI raises an error if
 # these gradients differ in length. If they have the same length, the weights are silently wrong.
 #
-# Each hook of `Zero2` also waits for the other ranks. FSDP's hooks don't, because they start a reduce-scatter with `async_op=True`,
-# as your hooks in [05](05_ddp.ipynb) start an allreduce.
+# Each hook of `Zero2` also waits for the other ranks. FSDP's hooks don't, because they start a reduce-scatter with
+# `async_op=True`, as your hooks in [05](05_ddp.ipynb) start an allreduce.
 #
 # ## Stage 3
 #
@@ -266,10 +266,10 @@ guess
 # parameters into one flat array, `self.weights[layer]`, and the parameters become views of it. It keeps this rank's part as
 # `self.shards[layer]`, for the optimizer, and frees the flat array.
 #
-# The hooks in `watch` call your `gather` before a layer computes, in both passes, and your `drop` afterwards. (`finish` waits until
-# all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
+# The hooks in `watch` call your `gather` before a layer computes, in both passes, and your `drop` afterwards. (`finish` waits
+# until all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
 #
-# Write `gather`, which brings one layer's whole weights into memory, and `drop`, which frees that memory. Besides its shards, a
+# Write `gather`, which brings all weights of one layer into memory, and `drop`, which frees that memory. Besides its shards, a
 # rank may hold one layer at a time, and one allgather per call of `gather` is enough. The code above that freed an array and
 # filled it again has become two functions: `lesson.by_hand.free(flat)` frees the memory of an array, and
 # `lesson.by_hand.fill(flat, values)` gives it new memory with these values. Let the ranks exchange their shards in a new array,
@@ -353,9 +353,9 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 lesson.figures.over_time(costs[0]["Zero3"])
 
 # %% [markdown]
-# The forward pass goes down through the layers, and the backward pass comes back up. Where a row has a gray background, that
-# layer's whole weights are in memory, and this is never true of two layers at once. But while your ranks gather, they don't
-# compute. (The first *Deeper* section changes that.)
+# The forward pass goes down through the layers, and the backward pass comes back up. A gray background means that all of the
+# layer's weights are in memory, and this is never true of two layers at once. But while your ranks gather, they don't compute.
+# (The first *Deeper* section changes that.)
 #
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
 # times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage
@@ -400,9 +400,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. So `Zero3` and
-# FSDP have the same peak. (These numbers leave out activations and message buffers. FSDP's buffers are larger than your class's: in the
-# backward pass, they already hold the weights of the layer that comes next.)
+# While a layer computes, a rank holds all of its weights on top of the shards and, in the backward pass, all of its gradient.
+# So `Zero3` and FSDP have the same peak. (These numbers leave out activations and message buffers. FSDP's buffers are larger
+# than those of your class, because in the backward pass they already hold the next layer's weights.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does
@@ -418,9 +418,10 @@ for name, cost in team.pull("costs")[0].items():
 #
 # Two lines haven't changed, but matter more now:
 #
-# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, but `fully_shard` doesn't. With different
-#   seeds, each rank would keep shards of a *different* network, and no error would tell you.
-# - The optimizer comes after `fully_shard`. Only then are the parameters shards: *DTensors*, which know their layout.
+# - All ranks use the same seed. DDP copies rank 0's weights to all ranks at the start, but `fully_shard` doesn't. With
+#   different seeds, each rank would keep shards of a *different* network, and no error would tell you.
+# - The script creates the optimizer once the model is wrapped. Only after `fully_shard` are the parameters shards: *DTensors*,
+#   which know their layout.
 #
 # If you come from FSDP1: `fully_shard` replaces the wrapper and its policies, `reshard_after_forward=False` replaces
 # `SHARD_GRAD_OP`, and a mesh of two dimensions replaces `HYBRID_SHARD`.
@@ -431,9 +432,9 @@ take_home.train("fsdp2.py")
 # %% [markdown]
 # ## Does it fit?
 #
-# The calculator also counts the activations. It keeps a tenth of each GPU free, for buffers and for the layer that is gathered.
-# How many A100s with 40 GB does Llama 7B need, in fp32 as above? And how many if you recompute activations (*activation
-# checkpointing*, [06c](06c_fitting_more.ipynb))?
+# Here is a calculator that also counts the activations. It keeps a tenth of each GPU free, for buffers and for the layer that
+# is gathered. How many A100s with 40 GB does Llama 7B need, in fp32 as above? And how many if you recompute activations
+# (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
 #
 # <details><summary>Answer</summary>
 #
@@ -458,7 +459,7 @@ lesson.memory_calculator()
 # | Does one layer fit, with a shard of everything, if only the GPUs of one node divide the model? And is the network between nodes slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
 # | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only between GPUs of one node |
-# | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time, because the link to the host is slow |
+# | Does the model fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time, because the link to the host is slow |
 # | Still no? | more GPUs | |
 #
 # If ZeRO-3's messages are too much for the network between nodes, use *pipeline parallelism*, in which each rank holds a few
@@ -488,9 +489,9 @@ for name, cost in costs[0].items():
 #
 # ### Exercise 3 (warm-up): stage 3 that looks ahead
 #
-# With `Lookahead`, your ranks gather the *next* layer while this one computes. Write `enter`, which is called right before a layer
-# computes, in both passes. `self.start(layer)` starts to gather a layer, unless it's already on its way. `self.wait(layer)` returns
-# when the weights are there. Never gather more than two layers at once.
+# With `Lookahead`, your ranks gather the *next* layer while this one computes. Write `enter`, which is called right before a
+# layer computes, in both passes. `self.start(layer)` starts gathering a layer, unless its weights are already on their way.
+# `self.wait(layer)` returns when the weights are there. Never gather more than two layers at once.
 #
 # <details><summary>Hint</summary>
 #
@@ -621,8 +622,8 @@ table
 # Stage 2 has nowhere to keep whole gradients, so it reduces them in every micro-batch. Stage 3 also gathers all weights twice
 # in every micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
 #
-# With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
-# before the first micro-batch, and `(True)` before the last one.
+# If you have memory for whole gradients, FSDP can reduce them once per step, too: call
+# `model.set_requires_gradient_sync(False)` before the first micro-batch, and `(True)` before the last one.
 #
 # How do you clip a gradient that no rank holds as a whole? Its norm takes an allreduce of the shards' sums of squares, which
 # you write in [06b](06b_deepspeed.ipynb). Under FSDP, `clip_grad_norm_` does it for you, so call it on every rank.
@@ -711,7 +712,8 @@ lesson.check.by_owner(by_owner)
 
 # %% [markdown]
 # Of sixteen collectives, two remain, and each rank sends its rows once and receives them once. In a real model, deal out the
-# matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., does the same with ZeRO-1.)
+# matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., works with ZeRO-1. There, every rank
+# that holds a part of a matrix gathers the whole matrix, and keeps its own part of the update.)
 #
 # ## Deeper: the other names that you'll hear
 #
@@ -723,7 +725,7 @@ lesson.check.by_owner(by_owner)
 # | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
 # | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. ([03](03_horovod_pytorch.ipynb), [04](04_horovod_tensorflow.ipynb)) |
 # | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
-# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that compete for Python's lock. |
 #
 # ## Remember
 #

@@ -1,8 +1,8 @@
 # %% [markdown] track="frameworks"
 # # DeepSpeed: ZeRO from a configuration
 #
-# A colleague gives you a training script and a JSON file. The script is almost the one you know. The file decides whether the
-# model fits and what the ranks send each other. And if one line is missing from the file, it depends on DeepSpeed's version
+# A colleague gives you a training script and a JSON file. The script looks almost like notebook 05's. The file decides whether
+# the model fits and what the ranks send each other. And if one line is missing from the file, it depends on DeepSpeed's version
 # whether your gradients are clipped. Can you read such a file, and write one?
 #
 # **You will** find three faults in a colleague's run, write a configuration of your own, measure what each stage keeps, clip a
@@ -60,7 +60,8 @@ take_home.train("zero_deepspeed.py")
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the whole gradient; 0 means no clipping |
 #
-# From two of the first three keys, DeepSpeed computes the third. If the three numbers can't agree, DeepSpeed refuses to start.
+# From two of the first three keys, DeepSpeed computes the third. If the three don't match the number of ranks, DeepSpeed
+# refuses to start.
 #
 # Always write `gradient_clipping`. If this key is missing, DeepSpeed 0.19.3 and later versions clip at a norm of 1, and earlier
 # versions don't clip at all. No message tells you which.
@@ -191,16 +192,16 @@ print(
 )
 
 # %% [markdown]
-# Nobody asked DeepSpeed to clip. If the gradient's norm is larger, DeepSpeed scales the gradient down, and prints no warning.
-# The third fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks, which never
-# call it.
+# Nobody asked DeepSpeed to clip. If the gradient's norm is above that limit, DeepSpeed scales the gradient down, and prints no
+# warning. The third fault shows only at the end of the first epoch: rank 0 waits in `save_checkpoint` for the other ranks,
+# which never call it.
 #
 # ### Exercise 2 (warm-up): write one
 #
 # With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
-# `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
-# `largest_micro_batch` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and
-# gradients aren't clipped. Give both batch sizes, so that DeepSpeed can check them against the number of ranks.
+# `global_batch` samples, which the ranks can share evenly. But a rank can hold the activations of at most `largest_micro_batch`
+# samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and gradients aren't
+# clipped. Give both batch sizes, so that DeepSpeed can check them against the number of ranks.
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
@@ -210,7 +211,7 @@ print(
 # </details><details><summary>Hint 2: the keys</summary>
 #
 # Besides the two batch sizes, the configuration has to say three things: the stage, that SGD is fine, and that DeepSpeed
-# shouldn't clip. For each of these, the table has a row.
+# shouldn't clip. The table has a row for each.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -245,7 +246,7 @@ def configuration(global_batch, ranks, largest_micro_batch, stage):
 lesson.check.configuration(configuration)
 
 # %% [markdown]
-# Does your own configuration pass your own review, if every rank saves?
+# If every rank saves, does `problems` find anything wrong with your own configuration?
 
 # %%
 write = lesson.check.written(configuration)
@@ -289,10 +290,10 @@ lesson.engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
-# keeps *master weights*, a second copy of this rank's shard. If you train in 16 bits, master weights keep small steps from
-# getting lost ([06c](06c_fitting_more.ipynb)), but DeepSpeed keeps them even in fp32. The optimizer therefore takes 12 bytes
-# per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
-# stage 1. So stages 1 and 2 take the same: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
+# keeps *master weights*, a second copy of this rank's shard. If you train in 16 bits, master weights make sure that small steps
+# aren't lost ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even in fp32. The optimizer therefore takes 12 bytes per
+# parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1.
+# So stages 1 and 2 take the same memory: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
 # because a tensor that lies across the border of two shards keeps its whole gradient on both ranks.
 #
 # ### Sixteen bits
@@ -381,7 +382,7 @@ print(f"your norm {norm:.4f}, DeepSpeed's {engine.get_global_grad_norm():.4f}")
 # %% [markdown]
 # ## Checkpoints
 #
-# In stage 3 no rank has all the weights, so call `save_checkpoint` on *all* ranks. Each writes its shards:
+# In stage 3 no rank has all the weights, so call `save_checkpoint` on *all* ranks. Each rank writes its own shards:
 
 # %%
 # %%ranks --timeout 120
@@ -393,8 +394,9 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# Besides two files per rank, you get scripts, and `latest` with the last tag's name. In the folder `checkpoint`, `python
-# zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new folder `model`. It's also a function:
+# Besides two files per rank, DeepSpeed writes conversion scripts, and a file `latest` that names the last checkpoint (its
+# *tag*). In the folder `checkpoint`, `python zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new
+# folder `model`. You can also call it as a function:
 
 # %%
 # %%ranks --timeout 120
@@ -440,7 +442,7 @@ if comm.rank == 0:
 #   `gradient_clipping`.
 # - All ranks call `save_checkpoint`.
 # - From stage 1 on, Adam and the master weights take 12 bytes per parameter of the shard, even in fp32.
-# - The norm of a sharded gradient takes an allreduce of the sums of squares.
+# - To compute the norm of a sharded gradient, the ranks add up their sums of squares with an allreduce.
 #
 # **Take it home:** [scripts/zero_deepspeed.py](scripts/zero_deepspeed.py).
 #

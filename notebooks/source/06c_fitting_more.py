@@ -5,8 +5,8 @@
 # eight GPUs of 80 GB, so each holds 14 GB. Still, training runs out of memory: the activations of four sequences of 4,096
 # tokens need another 75 GB on each GPU, even in bf16. What else can you do before you ask for more GPUs?
 #
-# **You will** write a backward pass that recomputes what wasn't kept, and an optimizer's step that isn't lost in 16 bits. You will
-# also build a model that is never whole on any rank, and save it in shards.
+# **You will** write a backward pass that recomputes what wasn't kept, and an optimizer's step that isn't lost in 16 bits. You
+# will also build a model that is never whole on any rank, and save it in shards.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [06](06_zero_and_fsdp.ipynb) first.
@@ -116,8 +116,8 @@ lesson.recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
 # The gradients are equal, and the forward pass keeps far less. Is that enough for the model at the top? The calculator of
-# notebook 06 has a formula for the activations of a transformer. With recomputation, each block keeps its input, and one block at
-# a time keeps everything.
+# notebook 06 has a formula for the activations of a transformer. With recomputation, every block keeps its input, but only one
+# block at a time keeps everything else.
 
 # %%
 parameters = 7e9
@@ -134,7 +134,7 @@ for recompute, title in ((False, "keep everything"), (True, "recompute")):
 # %% [markdown]
 # So it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two forward
 # passes, so that's a third more operations. The time may grow less than that, because a step also spends time on other things.
-# By how much did it grow here?
+# By how much did your step's time grow?
 #
 # Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. In the first block of a
 # network, `x` may be images, which require none, so that block's weights would never be trained. With `use_reentrant=False`,
@@ -247,8 +247,8 @@ for kind, size in held_bytes.items():
     print(f"{kind:>10}: {size / count:.2f} bytes per parameter")
 
 # %% [markdown]
-# Now the weight moves. It ends at 1.1016, the number in bf16 that is nearest to 1.1. But a parameter still costs 16 bytes: 2
-# for the weight and 4 for its master, 2 for the gradient, and 8 for Adam. Other recipes keep other numbers in 16 bits:
+# Now the weight moves. It ends at 1.1016, the bf16 number nearest to 1.1. But a parameter still costs 16 bytes: 2 for the
+# weight and 4 for its master, 2 for the gradient, and 8 for Adam. Other recipes keep other numbers in 16 bits:
 #
 # | recipe | weights | gradients | optimizer | bytes per parameter |
 # |---|---|---|---|---|
@@ -260,7 +260,7 @@ for kind, size in held_bytes.items():
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
 # So the total shrinks only if Adam's state is in bf16, too. (With *stochastic rounding*, which rounds up or down at random,
-# small steps aren't lost on average, and even the masters can go.) In all of these recipes except the first, 16 bits about
+# small steps aren't lost on average, and even the masters can go.) In all of these recipes except the first, 16 bits roughly
 # halve the activations, and GPUs compute several times as fast. An allgather of bf16 weights also sends half the bytes. Under
 # FSDP, you ask for bf16 with a policy:
 
@@ -277,9 +277,9 @@ in_bf16 = lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mp_policy=policy
 lesson.by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
-# The weights differ more than in 06, because both passes were computed in bf16. A rank sends a third fewer bytes, because both
-# allgathers carry bf16. Gradients are still added up in fp32, because in bf16 every sum would be rounded.
-# [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
+# The weights differ more than in notebook 06, because both passes were computed in bf16. A rank sends a third fewer bytes,
+# because both allgathers carry bf16. Gradients are still added up in fp32, because in bf16 every sum would be rounded to two or
+# three digits. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
 #
 # ## A model that is never whole
 #
@@ -307,10 +307,10 @@ print(
 )
 
 # %% [markdown]
-# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard,
-# so with one seed all shards would be equal. On GPUs, PyTorch expects one seed on all ranks, and gives each shard numbers of
-# its own. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its values, and shards it before it turns to
-# the next one. Then the network is the same on any number of ranks.
+# `to_empty` leaves whatever was in that memory, so draw random values or load a checkpoint. On CPUs, each rank draws only its
+# shard, so with the same seed all shards would be equal. On GPUs, PyTorch expects the same seed on all ranks, and gives each
+# shard numbers of its own. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its values, and shards it
+# before it turns to the next one. Then the network is the same on any number of ranks.
 #
 # ## Checkpoints in shards
 #
@@ -356,8 +356,8 @@ print(
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
 #
-# *fp16* has a much smaller range than bf16. Does that matter for gradients, which are small? Take those of the perceptron,
-# after 32 steps of training.
+# *fp16* has a much smaller range than bf16. Does that matter for gradients, which are small? Let's look at the perceptron's
+# gradients after 32 steps of training.
 
 # %%
 guess = predict(
@@ -394,13 +394,14 @@ guess.compare(100 * too_small.float().mean().item())
 # A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss by a large number, which multiplies
 # all gradients, too. DDP and FSDP average these scaled gradients. Three steps follow, in this order:
 #
-# 1. The ranks look for infinities and NaN in the averages. If there are any, all ranks skip this step and lower the scale. (Under
-#    DDP they agree, because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP a rank sees only
-#    shards, so `torch.amp.GradScaler` shares the result.)
+# 1. The ranks look for infinities and NaN in the averages. If there are any, all ranks skip the optimizer's step and lower the
+#    scale. (Under DDP they agree, because an infinity on one rank makes the average infinite or NaN on all of them. Under FSDP
+#    a rank sees only shards, so `torch.amp.GradScaler` shares the result.)
 # 2. They divide the gradients by the scale, in fp32.
-# 3. They clip the gradients, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)), and step on the master weights.
+# 3. They clip the gradients, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)), and take the optimizer's step
+#    with the master weights.
 #
-# If you swap 2 and 3, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
+# If you swap the last two steps, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
 #
 # Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
 # small that each tensor needs a scale of its own, or even each block of 32 values (*MXFP8*). Blackwell GPUs can compute in 4
@@ -454,12 +455,13 @@ for title, mesh in meshes.items():
 dist.destroy_process_group()
 
 # %% [markdown]
-# HSDP also calls allreduces. All of them together add up $n/4$ bytes per rank, and they're the only messages between nodes. You
-# pay with memory: each rank holds a quarter of the model instead of a sixteenth.
+# HSDP also uses allreduces, because each gradient shard is summed over the nodes. The allreduces process $n/4$ bytes per rank,
+# and they're the only messages between nodes. You pay with memory: each rank holds a quarter of the model instead of a
+# sixteenth.
 #
 # ## Remember
 #
-# - Recomputation trades a second forward pass for most of the activations.
+# - Recomputation spends a second forward pass to save most of the activations' memory.
 # - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The optimizer updates master weights in fp32,
 #   so that small steps aren't lost, and a parameter still costs 16 bytes.
 # - Build large models on the meta device, and save them in shards.

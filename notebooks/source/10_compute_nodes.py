@@ -37,15 +37,15 @@ print(
 # | submit a script | `sbatch job.sh` | `qsub job.sh` |
 # | get a shell inside a job | `salloc` | `qsub -I` |
 # | see your jobs in the queue | `squeue --me` | `qstat -u $USER` |
-# | ask when one will start | `squeue --me --start` | `qstat -T` |
-# | cancel one | `scancel JOB` | `qdel JOB` |
+# | see when a job will start | `squeue --me --start` | `qstat -T` |
+# | cancel a job | `scancel JOB` | `qdel JOB` |
 # | start a job only after another has succeeded | `sbatch --dependency=afterok:JOB` | `qsub -W depend=afterok:JOB` |
-# | see how one ended, and what it used | `sacct -j JOB`, `seff JOB` | `qstat -xf JOB` |
-# | start processes inside | `srun` | `mpiexec` |
+# | see how a job ended, and what it used | `sacct -j JOB`, `seff JOB` | `qstat -xf JOB` |
+# | start processes inside a job | `srun` | `mpiexec` |
 #
-# **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first,
-# and a reason with `Limit` means that you or your group can't use more right now. A shorter or smaller job often starts sooner.
-# `seff` tells you afterwards how much of the cores, memory and time you asked for was used.
+# **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` means that other jobs come
+# first, and a reason with `Limit` means that you or your group can't use more right now. A shorter or smaller job often starts
+# sooner. Afterwards, `seff` tells you how much of the requested cores, memory and time your job used.
 #
 # ## Write the job script
 #
@@ -68,17 +68,17 @@ print(
 # and `--partition`.
 #
 # On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
-# pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
-# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a port that's free there.
-# That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node, so
-# put the checkpoint into a folder that all nodes see, such as your home.
+# pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as
+# in [05](05_ddp.ipynb). To find each other, all torchruns need the same address: one host of the job, and a port that's free on
+# this host. That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be
+# on any node, so put the checkpoint into a folder that all nodes see, such as your home.
 #
 # `ddp.py` begins at epoch 1 every time. A job needs a script that continues where its last run stopped, such as
 # `ddp_resume.py`. There, only rank 0 looks for the checkpoint, and tells all ranks whether there is one. If each rank decided
-# for itself, a node that can't see the file yet would start over while the others continue. Then each rank reads the file
-# itself, because a large checkpoint shouldn't travel through the GPUs. Slurm sends the signal `SIGTERM` to a job that has to
-# end. The ranks may notice it at different steps, so they ask each other every few steps. As soon as one of them has the
-# signal, rank 0 saves, and all ranks end after the same step.
+# for itself, the ranks of a node that can't see the file yet would start over while the others continue. Then each rank reads
+# the file itself, because a large checkpoint shouldn't travel through the GPUs. Slurm sends the signal `SIGTERM` to a job that
+# has to end. The ranks may notice the signal at different steps, so they ask each other every few steps. As soon as one of them
+# has the signal, rank 0 saves, and all ranks end after the same step.
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -86,8 +86,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # %% [markdown]
 # ### Exercise 1 (hard): a job for two nodes
 #
-# Write the script for two of these nodes, with `ddp_resume.py` in place of `ddp.py`. If you've never used Slurm, take 20
-# minutes, and open the hints early.
+# Write the script for two of these nodes, with `ddp_resume.py` in place of `ddp.py`. If you've never used Slurm, take your
+# time, and open the hints early.
 #
 # - The job gets 2 nodes, with all their GPUs and cores (2 GPUs and 32 cores per node).
 # - Each node runs one torchrun, which may use all GPUs and cores of its node, with one rank per GPU. The four ranks find each
@@ -95,8 +95,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # - When a node fails, Slurm puts the job back into the queue (`--requeue`). When the job starts again, it appends to the old
 #   output (`--open-mode=append`) and continues from `$checkpoint`.
 #
-# You'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"` then holds the
-# options for your training script.
+# You'd submit the script from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"` then
+# holds the options for your training script.
 #
 # <details><summary>Hint 1: what to ask for</summary>
 #
@@ -252,12 +252,13 @@ lesson.figures.binding(
 # starts several ranks, which is safe.
 #
 # Too many threads waste the most time while they *wait*. With most libraries' default, a waiting thread *spins*: it checks over
-# and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all
-# ranks, a waiting thread sleeps instead. (`KMP_BLOCKTIME=0` does the same in Intel's OpenMP.)
+# and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which the workshop's library sets
+# for all ranks, a waiting thread sleeps instead. (`KMP_BLOCKTIME=0` does the same in Intel's OpenMP.)
 #
 # ## A GPU for each rank
 #
-# The *global rank* numbers all processes of the job, the *local rank* those on one node. With two nodes of two GPUs:
+# The *global rank* numbers all processes of the job, and the *local rank* numbers those on one node. With two nodes of two
+# GPUs:
 #
 # | | node a | node b |
 # |---|---|---|
@@ -354,9 +355,10 @@ print(
 #
 # ## Before a long job
 #
-# One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. In a
-# job, `workshop preflight` starts one rank per GPU, and takes a minute to look at every rank, device, link and disk. Put it
-# where your training command would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
+# One slow cable, or one node with a different environment, and a job of a thousand GPU hours silently runs at half its speed.
+# In a job, `workshop preflight` starts one rank per GPU, and takes a minute to look at every rank, device, link and disk. Put
+# it where your training command would be, below the lines that load modules and set variables. Here it looks at this notebook's
+# ranks:
 
 # %%
 lesson.preflight.look_at(team, folder)
@@ -371,7 +373,7 @@ lesson.preflight.look_at(team, folder)
 # | | Slurm | PBS |
 # |---|---|---|
 # | a directive | `#SBATCH --time=00:10:00` | `#PBS -l walltime=00:10:00` |
-# | two nodes, all they have | `--nodes=2 --gpus-per-node=2 --cpus-per-task=32` | `-l select=2:ncpus=32:ngpus=2` |
+# | two whole nodes | `--nodes=2 --gpus-per-node=2 --cpus-per-task=32` | `-l select=2:ncpus=32:ngpus=2` |
 # | each node's share on a host of its own | | `-l place=scatter` |
 # | start it again if a node fails | `--requeue` | `-r y` |
 # | the nodes of the job | `scontrol show hostnames "$SLURM_JOB_NODELIST"` | `cat "$PBS_NODEFILE"` |
