@@ -2,7 +2,7 @@
 # # Large batches: how long may a step be?
 #
 # A training run goes well on 16 workers. So somebody starts it on 128, and multiplies the learning rate by eight, as the usual
-# rule says. Each epoch takes as little time as promised. But is the network as good?
+# rule says. Each epoch now takes only about an eighth of the time. But is the network as good?
 #
 # **You will** emulate 128 workers on two cores, write a learning-rate schedule for them, compute the highest safe rate from a
 # curvature that you measure, and use it to build a recipe with which 128 workers learn.
@@ -24,8 +24,8 @@ team
 #
 # In data-parallel training a *worker* is a rank that computes on its own batch, here of 64 images. Together, $N$ workers take
 # one step on the *global batch* of $64 N$ images. One worker updates the weights 938 times in an *epoch*, which is one pass
-# over the 60,000 images, but 128 workers update them only 8 times. If each step is no longer than before, the network hardly
-# learns.
+# over the 60,000 images, but 128 workers update them only 8 times. If these 8 steps are no longer than the steps of one worker,
+# the network hardly learns.
 #
 # You don't need 128 GPUs to see what happens. The mean gradient of 128 shards of 64 images is the gradient of one batch of
 # 8,192 images ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to
@@ -40,10 +40,12 @@ team
 # - *Linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each. This holds as long as the gradient
 #   hardly changes on the way (Goyal et al. 2017).
 # - *Square root*, $\sqrt N\,\eta$: averaging $N$ batches makes the noise $\sqrt N$ times smaller, so with a $\sqrt N$ times
-#   larger rate each step is as noisy as before (Krizhevsky 2014, for whom the linear rule worked better).
+#   larger rate each step is as noisy as before (Krizhevsky 2014, although the linear rule worked better in his own
+#   experiments).
 #
 # Early in training the gradient changes fast, so the linear rule doesn't hold there. That's why Goyal et al. let the rate grow
-# over the first few epochs, which is called *warm-up*. The rate begins at that of one worker, and ends at the scaled one.
+# over the first few epochs, which is called *warm-up*. The rate begins at the rate of one worker, and climbs to the scaled
+# rate.
 #
 # ### Exercise 1 (warm-up): climb to the peak rate
 #
@@ -145,9 +147,9 @@ guess.compare(accuracy(run_128))
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
-# that's where your run ended, the network isn't just learning slowly: the run has *collapsed*. Not every run does: of our three
-# recorded runs, two were at 11 % after three epochs, and one was at 27 %. In the published figure further down, 128 workers
-# collapse, too.
+# that's where your run ended, the network isn't just learning slowly: the run has *collapsed*. Not every run collapses: after
+# three epochs, two of our three recorded runs were at 11 %, and the third was at 27 %. In the published figure further down,
+# 128 workers collapse, too.
 #
 # ## Why long steps break
 #
@@ -159,9 +161,9 @@ guess.compare(accuracy(run_128))
 picture("bowl")
 
 # %% [markdown]
-# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
-# Momentum changes this limit. With a momentum of $m$ the limit is $2 (1 + m)/\lambda$. *Nesterov momentum* takes the gradient
-# at the point where the momentum alone would lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above that rate, each step lands higher up on the opposite
+# side. Momentum changes this limit. With a momentum of $m$ the limit is $2 (1 + m)/\lambda$. *Nesterov momentum* takes the
+# gradient at the point where the momentum alone would lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
 #
 # ### Exercise 2 (warm-up): the longest safe rate
 #
@@ -199,11 +201,11 @@ def longest_rate(curvature, momentum, nesterov=False):
 lesson.check.longest_rate(longest_rate)
 
 # %% [markdown]
-# The next cell measures the curvature during four short runs, which take about half a minute. (It multiplies a random direction
-# by the loss's second derivatives again and again, which turns it towards the direction of the highest curvature.) One run has
-# a rate of 0.1, and another has 1.28, the rate that linear scaling gives 128 workers. The other two begin with a warm-up of 40
-# steps: one to 1.28, and one to 0.64, which is the linear rule's rate for 64 workers. To save time, the batches are only as
-# large as those of 16 workers, so the limit is a first guess for 128.
+# The next cell measures the curvature during four short runs, which take about half a minute. (To do so, it multiplies a random
+# vector by the matrix of the loss's second derivatives again and again, until the vector points in the direction of the highest
+# curvature.) One run has a rate of 0.1, and another has 1.28, the rate that linear scaling gives 128 workers. The other two
+# begin with a warm-up of 40 steps: one to 1.28, and one to 0.64, which is the linear rule's rate for 64 workers. To save time,
+# the batches are only as large as those of 16 workers, so the limit is only a first guess for 128 workers.
 
 # %%
 of_ranks = team.run(
@@ -216,10 +218,10 @@ lesson.figures.limits(followed, lambda curvature: longest(curvature, 0.5))
 # %% [markdown]
 # In the right panel, the thick lines are the limits that your function computes, and the thin lines are the rates. (The run at
 # 1.28 without warm-up is left out there.) When the network begins to learn, the curvature grows, and the limit falls far below
-# the two peak rates with warm-up. Steps that are too long at that moment throw away what was learned. At 1.28 the run can end
-# at the loss of random guessing, about 2.3, where the network gives nearly the same output for every image. There the loss is
-# flat and the limit is high, but hardly any gradient is left to learn from. That's the collapse. At 0.1 the rate stays below
-# its limit.
+# the peak rates of the two runs with warm-up. Steps that are too long at that moment throw away what was learned. At 1.28 the
+# run can end at the loss of random guessing, about 2.3, where the network gives nearly the same output for every image. There
+# the loss is flat and the limit is high, but hardly any gradient is left to learn from. That's the collapse. At 0.1 the rate
+# stays below its limit.
 #
 # In the run at 0.64 with warm-up, the rate exceeds the limit by a small factor: two or three when we measured it. The long
 # steps then push the weights to a place where the curvature is small enough for such steps, and from there on the limit stays
@@ -240,7 +242,7 @@ for rate in rates:
 
 # %% [markdown]
 # The first of these rates is that of one worker. The second is close to 0.113, which the square-root rule gives 128 workers.
-# The last is the linear rule's, which you've already tried. With which of them will 128 workers learn?
+# The last is the rate of the linear rule, which you've already tried. With which of the four will 128 workers learn?
 
 # %%
 guess = predict(
@@ -260,9 +262,9 @@ for rate, percent in ended.items():
 guess.compare(max((rate for rate in rates if ended[rate] > 50), default=None))
 
 # %% [markdown]
-# Below the limit, every rate is safe, but 0.01 is too low to learn much in so few steps. Far above it the run collapses. A rate
-# of about twice the limit survives as well, because steps that are a little too long push the weights to a place where the
-# curvature is smaller. So start your search at the limit, and go on to about twice that rate.
+# Below the limit, every rate is safe, but 0.01 is too low to learn much in so few steps. Far above the limit, the run
+# collapses. A rate of about twice the limit survives as well, because steps that are a little too long push the weights to a
+# place where the curvature is smaller. So start your search at the limit, and go on to about twice that rate.
 #
 # Does warm-up rescue 1.28, the linear rule's rate? Train with the schedule that you wrote. `lesson.own_training.train` is the
 # loop of notebook [02](02_synchronous_sgd.ipynb), except that it asks your function for the learning rate before each step.
@@ -287,7 +289,8 @@ trained = lesson.own_training.train(
 # - The *peak rate*. A rate of 1.28 is far above the limit.
 # - *Momentum*. With a momentum of $m$, a step is in effect $\eta/(1-m)$ long: twice $\eta$ with 0.5, and ten times $\eta$ with
 #   0.9. The limit on that length rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. With a Nesterov
-#   momentum of 0.9 the limit is only $14/\lambda$. But at rates well below it, swings in steep directions die out sooner.
+#   momentum of 0.9 the limit is only $14/\lambda$. But at rates well below this limit, swings in steep directions die out
+#   sooner than with ordinary momentum.
 # - The *decay*. Once the network has learned something, shorter steps protect what it has learned. The figure shows the usual
 #   ways to let the rate fall after a warm-up, with the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where
 #   $t$ goes from 0 to 1 after the warm-up.
@@ -301,7 +304,7 @@ picture("decays")
 # Build a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. Decide on a
 # momentum, and let your function compute its limit from the `peak` that you measured. Choose `lr`, the peak rate, from that
 # limit. You may also set `nesterov`, `decay` and `warmup_epochs`. With a momentum of 0.5, even the best rate that we found gets
-# 90 to 93 %, depending on the seed, so it usually just misses. Each try takes about ten seconds on two cores.
+# 90 to 93 %, depending on the seed, so it usually falls a little short. Each try takes about ten seconds on two cores.
 #
 # <details><summary>Hint 1: which momentum?</summary>
 #
@@ -315,8 +318,8 @@ picture("decays")
 #
 # </details><details><summary>Solution</summary>
 #
-# Take the highest safe rate with a momentum of 0.9, from the first step to the last. When we measured, that was about 0.19, and
-# it got 94 to 95 % of the test images right with each of three seeds. Other recipes reach 93 %, too.
+# Take the highest safe rate for a momentum of 0.9, and keep it from the first step to the last. When we measured, this rate was
+# about 0.19, and 128 workers got 94 to 95 % of the test images right with each of three seeds. Other recipes reach 93 %, too.
 #
 # </details>
 
@@ -371,22 +374,23 @@ lesson.figures.by_epoch(
 
 # %% [markdown]
 # The crosses suggest that this network can't learn with 128 workers, and the usual remedy is a warm-up. Our runs don't fully
-# support either claim. Without warm-up, two runs only guess for a dozen epochs or more, but then begin to learn. With five
-# epochs of warm-up, the runs do *no better*: all three learn at first, but fall back to guessing as the rate nears its peak,
-# and only one of them recovers. At 64 workers, warm-up does help. So warm-up raises the number of workers at which runs
+# support either claim. Without warm-up, two of the runs only guess for a dozen epochs or more, but then begin to learn. With
+# five epochs of warm-up, the runs do *no better*: all three learn at first, but fall back to guessing as the rate nears its
+# peak, and only one of them recovers. At 64 workers, warm-up does help. So warm-up raises the number of workers at which runs
 # collapse, but doesn't remove the limit.
 #
 # What prevents the collapse is a rate below the limit that you measured. With 0.113 and nothing else changed, every seed ends
-# above 97 %. The square-root rule makes this rate of 0.01, but that doesn't prove the rule, because nobody tuned the published
-# script's 0.01 for one worker. Shallue et al. (2019) did tune the rate at every batch size, for many networks and data sets,
-# and found that the best rate follows neither rule in general. So take a rule as a first guess, and search around it again
-# whenever the batch changes. We found the light blue recipe by such a search, and it gains about another percentage point. In
-# effect, its steps are almost as long as those that collapsed: 2.0, against 2.56. But with a Nesterov momentum of 0.9, the
-# limit on that length is about $14/\lambda$ instead of $6/\lambda$. With a curvature of 20, the steps exceed it three times
-# instead of eight times, and warm-up can bring a run through that, as at 0.64.
+# above 97 %. You get 0.113 when you scale 0.01 by the square-root rule. But these runs don't prove the rule, because nobody had
+# tuned 0.01, the rate of the published script, for one worker. Shallue et al. (2019) did tune the rate at every batch size, for
+# many networks and data sets, and found that the best rate follows neither rule in general. So take a rule as a first guess,
+# and search around it again whenever the batch changes. We found the light blue recipe by such a search, and it gains about
+# another percentage point. In effect, its longest steps have a length of 2.0, almost as long as the steps of 2.56 that
+# collapsed. But with a Nesterov momentum of 0.9, the limit on that length is about $14/\lambda$ instead of $6/\lambda$. So at a
+# curvature of 20, these steps are three times as long as the limit allows, instead of eight times. Warm-up can bring a run
+# through that, as in the run at 0.64.
 #
-# So is the network with 128 workers as good as with 16? With SGD, not quite: it ends at 98.2 % with the light blue recipe, but
-# at 98.9 % with 16 workers. The LARS runs close that gap.
+# So is the network with 128 workers as good as with 16? With SGD, not quite: on average, 128 workers with the light blue recipe
+# end at 98.2 %, and 16 workers end at 98.9 %. The LARS runs close that gap.
 #
 # ## Deeper: a clinic for recipes
 #
@@ -412,8 +416,8 @@ lesson.figures.clinic(patients)
 # </details><details><summary>Hint 2: three of the runs</summary>
 #
 # One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. Two others take as many
-# steps as the healthy run, but their losses end far above its losses. In one of the two, the loss stays close to that of
-# guessing. In the other it falls most of the way, but something keeps pulling the weights back.
+# steps as the healthy run, but their losses end far above the healthy ones. In one of the two, the loss stays close to the loss
+# of random guessing. In the other, the loss falls most of the way, but something keeps pulling the weights back.
 #
 # </details><details><summary>Solution</summary>
 #

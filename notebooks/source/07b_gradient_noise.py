@@ -63,8 +63,8 @@ lesson.figures.arrows(
 # image is long, and almost at a right angle to $G$. The arrows of larger batches are shorter and closer to $G$. Let's turn this
 # picture into a number.
 #
-# Call the covariance of the samples' gradients $\Sigma$. Its trace, $\mathrm{tr}\,\Sigma$, adds up the variances of all entries.
-# The gradient $G_B$ of a batch of $B$ samples is $G$ on average, and its squared length is
+# Call the covariance of the samples' gradients $\Sigma$. Its trace, $\mathrm{tr}\,\Sigma$, adds up the variances of all entries
+# of such a gradient. The gradient $G_B$ of a batch of $B$ samples is $G$ on average, and its squared length is
 #
 # $$\langle |G_B|^2 \rangle = |G|^2 + \frac{\mathrm{tr}\,\Sigma}{B},$$
 #
@@ -72,9 +72,9 @@ lesson.figures.arrows(
 #
 # $$B_\text{simple} = \frac{\mathrm{tr}\,\Sigma}{|G|^2},$$
 #
-# the *simple noise scale* (McCandlish et al. 2018). Far below it, a batch is almost all noise. If you double the batch there,
-# the best step you can take lowers the loss almost twice as much. Far above the noise scale, you know the direction already,
-# and more samples add little.
+# the *simple noise scale* (McCandlish et al. 2018). Far below this scale, the gradient of a batch is almost all noise. If you
+# double the batch there, the best step you can take lowers the loss almost twice as much. Far above the noise scale, you know
+# the direction already, and more samples add little.
 #
 # You know neither $G$ nor $\Sigma$. But training on several ranks gives you gradients of *two* batch sizes in every step: each
 # rank's own gradient, of $b$ samples, and their average, of $B$ samples. So you have the equation above twice, with two unknowns.
@@ -127,7 +127,8 @@ lesson.check.noise_estimates(noise_estimates)
 
 # %% [markdown]
 # Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` calls
-# your function and does this averaging. For our 500 images we can compute both exactly. Does your function find them?
+# your function and does this averaging. For our 500 images we can compute $|G|^2$ and $\mathrm{tr}\,\Sigma$ exactly. Does your
+# function find them?
 
 # %%
 team.push(estimates=lesson.check.written(noise_estimates))
@@ -154,8 +155,8 @@ if comm.rank == 0:
     )
 
 # %% [markdown]
-# `averaged` does [02](02_synchronous_sgd.ipynb)'s `Allreduce`, with one more number in the message: this rank's squared norm.
-# So measuring the noise scale costs you almost nothing.
+# `averaged` does the `Allreduce` of notebook [02](02_synchronous_sgd.ipynb), with one more number in the message: this rank's
+# squared norm. So measuring the noise scale costs you almost nothing.
 #
 # ## The noise scale while training
 #
@@ -244,9 +245,9 @@ lesson.figures.noise(
 #
 # ### Exercise 2 (normal): fit the law
 #
-# With this function you'll fit the law to your own training runs, to the best of 126 recorded runs, and to MLPerf's. `batches`
-# and `steps` are arrays of the same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that
-# fit these measurements best. Any reasonable method passes.
+# With this function you'll fit the law to your own training runs, to the best of 126 recorded runs, and to results of the
+# MLPerf benchmark. `batches` and `steps` are arrays of the same length, and each pair is one measurement. Return the
+# $S_\text{min}$ and $E_\text{min}$ that fit these measurements best. Any reasonable method passes.
 #
 # <details><summary>Hint 1: find a straight line</summary>
 #
@@ -282,7 +283,7 @@ lesson.check.fit_law(fit_law)
 
 # %% [markdown]
 # Now measure the steps. You have to tune the learning rate at each batch size. Otherwise you'd only measure how well one rate
-# happens to suit that batch. Only the steps are counted, not the seconds, so each rank can train alone.
+# happens to suit that batch. You only count steps, not seconds, so each rank can train alone.
 
 # %%
 target = 0.8 if quick else 0.9
@@ -343,11 +344,11 @@ lesson.figures.steps_to_target(
 )
 
 # %% [markdown]
-# Each line shows two critical batches, and the one from your function may be smaller than the library's. With `w=1 / steps`, a
-# run that happened to need few steps counts more. The library avoids this by fitting again with weights taken from the fitted
-# line. The right panel shows the points of the left one as a *Pareto frontier*: if you have enough workers, the number of steps
-# sets the time that training takes, and the number of samples sets what you pay for the compute. The right end is slow and
-# cheap, the left end is fast and wasteful, and the critical batch sits at the knee.
+# Each printed line gives two critical batches, and your function's may be smaller than the library's. With `w=1 / steps`, a run
+# that happened to need few steps counts more. The library avoids this by fitting again with weights taken from the fitted line.
+# The right panel shows the points of the left one as a *Pareto frontier*: if you have enough workers, the number of steps sets
+# the time that training takes, and the number of samples sets what you pay for the compute. The right end is slow and cheap,
+# the left end is fast and wasteful, and the critical batch sits at the knee.
 #
 # *Try it:* set `target = 0.95` in the cell with the guess, and run all cells from there again, which takes longer. Where does
 # the critical batch go?
@@ -355,13 +356,13 @@ lesson.figures.steps_to_target(
 # ## How many of the hundred workers are useful?
 #
 # According to the law, one worker with 64 samples per step needs $S_\text{min} \, (1 + B_\text{crit} / 64)$ steps, and a
-# hundred workers need $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know how
-# many times fewer steps a hundred workers take. If the answer is 100, all of them are useful. If it's 2, you get no more than
-# two ideal workers would give you, and the other 98 are wasted.
+# hundred workers need $S_\text{min} \, (1 + B_\text{crit} / 6400)$. Divide the first number by the second, and you know by what
+# factor a hundred workers reduce the number of steps. If the answer is 100, all of them are useful. If it's 2, you get no more
+# than two ideal workers would give you, and the other 98 are wasted.
 #
 # You have the critical batch of MNIST. What about larger tasks? The MLPerf benchmark publishes how many epochs ResNet-50 takes
-# on ImageNet at ten batch sizes, with the optimizer LARS tuned at each. The next cell fits the law to these points with your
-# function. For language models, the cell uses a formula of Kaplan et al. (2020): a critical batch of $2 \cdot 10^8$ tokens,
+# on ImageNet at ten batch sizes, with the optimizer LARS tuned at every size. The next cell fits the law to these points with
+# your function. For language models, the cell uses a formula of Kaplan et al. (2020): a critical batch of $2\cdot10^8$ tokens,
 # divided by $L^{1/0.21}$, where $L$ is the loss in nats per token.
 
 # %%
@@ -391,9 +392,9 @@ answer.round(1)
 # had a critical batch of one to two million tokens by the time they converged.
 #
 # Can you know the critical batch before you pay for a hundred workers? The noise scale gives you a hint while you train with
-# only two. Before an expensive run, measure the critical batch itself. You don't have to train to the end for that. From one
-# checkpoint, start several branches with larger and larger batches, scale the learning rate of each, and train all of them on
-# the same number of samples. Then see from which batch on the loss suffers (Merrill et al. 2025).
+# only two workers. Before an expensive run, measure the critical batch itself. You don't have to train to the end for that.
+# From one checkpoint, start several branches with larger and larger batches, scale the learning rate of each, and train all of
+# them on the same number of samples. Then see at which batch size the loss begins to suffer (Merrill et al. 2025).
 #
 # ## Deeper: where does your batch lie?
 #
@@ -429,8 +430,9 @@ lesson.figures.number_line(
 #
 # The batch grew by a factor of 320, and the accuracy hardly changed. Goyal et al. also show where their own recipe stops
 # working: the top-1 error is 23.7 % with batches of 8,192, 24.8 % with 16k, 27.6 % with 32k, and 34.0 % with 64k. So ImageNet
-# tolerates batches that MNIST doesn't. But even there, 81,920 is nearly twice the critical batch of about 47,000 that you've
-# fitted to MLPerf's points, so according to the law, a run needs almost three times the minimum number of samples.
+# tolerates batches that MNIST doesn't. But even there, a batch of 81,920 is nearly twice the critical batch, which is about
+# 47,000 by your fit to MLPerf's points. So according to the law, a run with this batch needs almost three times the minimum
+# number of samples.
 #
 # ## Remember
 #
@@ -445,8 +447,9 @@ lesson.figures.number_line(
 #
 # **Sources.** S. McCandlish, J. Kaplan, D. Amodei et al., arXiv:1812.06162 (the noise scale; values in table 1). C. Shallue et
 # al., arXiv:1811.03600. J. Kaplan et al., arXiv:2001.08361 (language models, section 5.1). MLPerf's points for ResNet-50:
-# github.com/mlcommons/logging, `mlperf_logging/rcp_checker/training_4.0.0/rcps_resnet.json`. W. Merrill et al., arXiv:2505.23971.
-# P. Goyal et al., arXiv:1706.02677. M. Yamazaki et al., arXiv:1903.12650.
+# github.com/mlcommons/logging, `mlperf_logging/rcp_checker/training_4.0.0/rcps_resnet.json`. W. Merrill et al.,
+# arXiv:2505.23971. P. Goyal et al., arXiv:1706.02677. Y. You et al., arXiv:1708.03888 (LARS). M. Yamazaki et al.,
+# arXiv:1903.12650.
 
 # %%
 ranks.stop()

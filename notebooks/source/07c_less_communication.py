@@ -282,7 +282,8 @@ lesson.check.pays(pays)
 # Now let four ranks *emulate* imagined nodes with one GPU each ([05](05_ddp.ipynb)), and change the bandwidth between these
 # nodes. The neural network has four layers. Each layer has a million parameters, and takes 2 ms in the forward pass and 4 ms in
 # the backward pass. These times are guesses. But `ns_per_entry`, the time that compressing takes per entry, was measured on an
-# H200 for layers of this size ([record](../assets/results/gpu/one_gpu.jsonl)). You can put in the numbers of your own GPU.
+# H200 for layers of this size ([record](../assets/results/gpu/one_gpu.jsonl)). If you know the time on your own GPU, use that
+# instead.
 
 # %%
 guess = predict(
@@ -322,8 +323,8 @@ lesson.figures.step_times(step_ms, machine)
 # %% [markdown]
 # At 0.1 GB/s, top-k makes a step many times as fast. But from a few GB/s on, the messages hide behind the backward pass, except
 # for one: the first layer's gradients are ready last, so no computation is left to hide their message. So a step waits for the
-# bytes of only one layer, but it pays 0.2 ms of compressing for each of the four. Which bandwidth does your function give in
-# this case?
+# bytes of only one layer, but it pays for compressing all four layers, about 0.2 ms each. Below which bandwidth does top-k pay
+# in this case, according to your function?
 
 # %%
 pays = lesson.check.written(pays)
@@ -360,9 +361,9 @@ pd.DataFrame(rows).T.rename_axis("ranks").round(1)
 # With 512 ranks, fp32 takes the 45 seconds of the opening. With 8 ranks, your top 1 % takes less than five seconds. But each
 # rank receives what all others send, so with 64 ranks top-k saves only a third of the time, and with 512 ranks it takes five
 # times as long as fp32. Sending the top 1 % can't pay with more than 100 ranks, however slow the network is. (In your formula,
-# top-k receives fewer bytes only if the share is below $1/p$.) Rounds of 64 steps save a factor of 64 with any number of ranks.
-# In more than 200 setups that are typical of data centers, compression beat a well-tuned allreduce only six times (Agarwal et
-# al. 2021).
+# top-k receives fewer bytes only if the share is below $1/p$.) Rounds of 64 steps cut the time by a factor of 64, whatever the
+# number of ranks. Agarwal et al. (2021) compared more than 200 setups that are typical of data centers, and compression beat a
+# well-tuned allreduce in only six of them.
 #
 # ## Deeper: DiLoCo in PyTorch
 #
@@ -379,11 +380,12 @@ take_home.marked("diloco.py", r"common|outer =|outer\.step|args\.alone|mean\b", 
 #
 # ## Deeper: PowerSGD, which an allreduce can add up
 #
-# PyTorch comes with other hooks. Sending **16 bits** per entry halves the bytes. (With fp16, very small numbers become zero,
-# and bf16 keeps fewer digits.) **PowerSGD** (Vogels et al. 2019) sends each matrix of gradients as two thin matrices, also with
-# error feedback. It takes a layer's gradient as a matrix $M$ ($n \times m$), and looks for thin matrices $P$ ($n \times r$) and
-# $Q$ ($m \times r$) with $M \approx P Q^T$. The number $r$ is the *matrix rank* of that product, which has nothing to do with
-# the ranks of MPI. PowerSGD finds $P$ and $Q$ by one round of the *power method*, starting from the last step's $Q$:
+# PyTorch comes with hooks of its own. Sending **16 bits** per entry halves the bytes. (With fp16, very small numbers become
+# zero, and bf16 keeps fewer digits.) **PowerSGD** (Vogels et al. 2019) sends each matrix of gradients as two thin matrices,
+# also with error feedback. It takes a layer's gradient as a matrix $M$ ($n \times m$), and looks for thin matrices $P$ ($n
+# \times r$) and $Q$ ($m \times r$) with $M \approx P Q^T$. The number $r$ is the *matrix rank* of that product, which has
+# nothing to do with the ranks of MPI. PowerSGD finds $P$ and $Q$ by one round of the *power method*, starting from the last
+# step's $Q$:
 #
 # $$P \leftarrow \text{allreduce}(M Q), \quad \text{orthogonalize } P, \quad Q \leftarrow \text{allreduce}(M^T P).$$
 #
@@ -440,10 +442,9 @@ lesson.runs.formatted(with_torch)
 # However little you send, every rank still waits for the slowest rank. That's the subject of
 # [07e_waiting_less](07e_waiting_less.ipynb).
 #
-# **Sources.** Error feedback: F. Seide et al., Interspeech 2014, and S. Stich et al., arXiv:1809.07599. With momentum: Y. Lin et
-# al., arXiv:1712.01887. PowerSGD: T. Vogels et al., arXiv:1905.13727. When it pays: S.
-# Agarwal et al., arXiv:2103.00543. Local SGD: S. Stich, arXiv:1805.09767. DiLoCo: A. Douillard
-# et al., arXiv:2311.08105.
+# **Sources.** Error feedback: F. Seide et al., Interspeech 2014, and S. Stich et al., arXiv:1809.07599. With momentum: Y. Lin
+# et al., arXiv:1712.01887. PowerSGD: T. Vogels et al., arXiv:1905.13727. When compressing pays: S. Agarwal et al.,
+# arXiv:2103.00543. Local SGD: S. Stich, arXiv:1805.09767. DiLoCo: A. Douillard et al., arXiv:2311.08105.
 
 # %%
 ranks.stop()

@@ -218,9 +218,9 @@ guess.compare(max(found["LARS"].values()) - max(found["SGD"].values()))
 #
 # ### Exercise 2 (normal): four rates for Adam
 #
-# Choose four peak rates with which Adam gets 128 workers to 92 % or more. Adam's usual rate for one worker is 0.001. How would
-# you scale it? The best of the four must be neither the lowest nor the highest, because otherwise an even better rate may lie
-# beyond it. Trying all four takes about half a minute on two cores.
+# Choose four peak rates for Adam, the best of which gets 128 workers to 92 % or more. Adam's usual rate for one worker is
+# 0.001. How would you scale it? The best of your rates must be neither the lowest nor the highest, because otherwise an even
+# better rate may lie beyond it. Trying all four takes about half a minute on two cores.
 #
 # <details><summary>Hint 1: two rules</summary>
 #
@@ -277,9 +277,9 @@ lesson.figures.search(runs, f"128 workers, {sizes.epochs} epochs, one seed")
 # ## Ten times as long
 #
 # A few epochs aren't much, and one seed proves little. So here's a recorded search in which each run takes 32 epochs, with up
-# to three seeds. It also has *LAMB* (You et al. 2020), which does to Adam's step what LARS does to SGD's. All runs have five
-# epochs of warm-up. For each peak rate, the table shows the percentage of test images that the network gets right, averaged
-# over the seeds.
+# to three seeds. It also has *LAMB* (You et al. 2020), which does to Adam's step what LARS does to the step of SGD. All runs
+# have five epochs of warm-up. For each peak rate, the table shows the percentage of test images that the network gets right,
+# averaged over the seeds.
 
 # %%
 recorded = lesson.figures.tried(lesson.recipes.recorded("large_batch_search"))
@@ -311,13 +311,14 @@ lesson.recipes.table(run for run in kept if run["what"]["emulate_workers"] in (4
 
 # %% [markdown]
 # - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. We tried SGD without momentum at
-#   three rates, and 0.5 is the best of the three with 4 workers and with 32. The 32 workers would need longer steps, but at 1.0
-#   the accuracy falls apart. Shallue et al. (2019) also found that momentum helps with large batches, in many networks.
+#   three rates, and a rate of 0.5 is the best of the three, both with 4 workers and with 32. The 32 workers would need longer
+#   steps, but at a rate of 1.0 the accuracy falls apart. Shallue et al. (2019) also found that momentum helps with large
+#   batches, in many networks.
 # - *Decay* costs accuracy with 32 workers, because a run has only 24 steps and decay mostly makes them shorter.
 # - *Adam* is a little behind SGD with 4 workers and ahead with 32. When the rate of SGD is doubled, its accuracy falls apart,
 #   while Adam does well at two rates that are nearly a factor of three apart. So Adam is a good choice when you can't afford a
 #   search.
-# - *Adam's rate* should in theory grow like $\sqrt N$ with $N$ times as many workers (Malladi et al. 2022). Here the linear
+# - *Adam's rate* should in theory grow like the square root of the number of workers (Malladi et al. 2022). Here the linear
 #   rule is slightly ahead, because with so few steps, longer ones win. But we only scaled the rate. The full square-root rule
 #   also lets Adam average over fewer steps, and shrinks the small constant that Adam adds to the square root.
 # - *Muon* (Jordan et al. 2024) makes the momentum of each weight matrix orthogonal, so a step has the same length in all
@@ -345,9 +346,9 @@ lesson.recipes.table(run for run in kept if run["what"]["emulate_workers"] in (4
 #
 # Keskar et al. (2017) found that networks trained with large batches often match small-batch training on the training images,
 # but do worse on new ones, and end in *sharper* minima. In the recorded LARS runs of [07](07_large_batch.ipynb), both
-# accuracies fall from 8 to 256 workers: the training accuracy by 1.8 points, and the test accuracy by 0.5 points. So this
-# network has simply learned less, because it took fewer steps. With the same number of *steps*, much of the gap that others
-# found goes away (Hoffer et al. 2017; Shallue et al. 2019).
+# accuracies are lower with 256 workers than with 8: the training accuracy by 1.8 points, and the test accuracy by 0.5 points.
+# So this network has simply learned less, because it took fewer steps. With the same number of *steps*, much of the gap that
+# others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
 #
 # ## Remember
 #

@@ -160,8 +160,8 @@ lesson.figures.timelines([in_turn, late_in_turn, late_at_random, late_fixed])
 # catch up, so the other worker waits after all. In the last panel, the same worker is late in *every* step. It never catches
 # up, and the quick worker waits as before.
 #
-# Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
-# DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
+# Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. Gradient lag also hides the one
+# message that DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
 #
 # ## Never wait
 #
@@ -230,7 +230,7 @@ print(f"one step late: {cost:.1f} points below synchronous")
 #
 # ## Eight workers
 #
-# Now you can answer the question at the top. Nine ranks start: a server and eight workers. A gradient takes 100 ms, but in
+# Now you can answer the questions at the top. Nine ranks start: a server and eight workers. A gradient takes 100 ms, but in
 # each step one worker needs 110. (The slow computing is emulated: each worker computes its gradient, then sleeps until the 100
 # or 110 ms are over. So two cores are enough for eight workers.)
 
@@ -274,11 +274,11 @@ guess.compare(eight[2]["ms per step"])
 lesson.table(eight)[["ms per step", "mean staleness"]]
 
 # %% [markdown]
-# Does it matter whether it's the same worker each time? Not to synchronous SGD, which takes 110 ms or a little more either
-# way. With your function it matters a lot: a roaming straggler almost disappears, because with eight workers chance rarely
-# picks the same one twice in a row. A fixed straggler costs as much as before. And do the others have to wait at all? In the
-# last row nobody waits, but the mean staleness is about 7: while one worker computes a gradient, each of the other seven
-# delivers one. (If your synchronous steps take far more than 110 ms, other programs use your cores.)
+# Does it matter whether it's the same worker each time? Not to synchronous SGD, which takes 110 ms or a little more either way.
+# With your function it matters a lot: a roaming straggler almost disappears, because with eight workers chance rarely picks the
+# same worker twice in a row. A fixed straggler costs as much as before. And do the others have to wait at all? In the last row
+# nobody waits, but the mean staleness is about 7: while one worker computes a gradient, each of the other seven delivers one.
+# (If your synchronous steps take far more than 110 ms, other programs are using your cores.)
 #
 # So begin with synchronous SGD. If stragglers roam, one step of staleness removes most of the waiting. If the straggler is
 # fixed, repair the node or drop it.

@@ -27,7 +27,7 @@ team.push(rl_steps=200, seeds=[1] if sizes.name == "quick" else [1, 2, 3])
 # %% [markdown]
 # ## A reward that a program can compute
 #
-# Today, you'll meet asynchronous training mostly in reinforcement learning for language models. *Generators* write answers, a
+# Nowadays, you find asynchronous training mostly in reinforcement learning for language models. *Generators* write answers, a
 # program checks them, and a *trainer* makes answers with a high reward more likely.
 #
 # Rank 0 is the trainer here, and ranks 1 and 2 are generators. A tiny GPT gets a number and writes three digits, which should
@@ -67,9 +67,9 @@ print(f"right answers before training: {untrained:.1%}")
 #
 # ## Two programs
 #
-# The trainer keeps its weights in float32, one tensor per parameter. A generator only reads them, so it gets all of them in
-# one flat message in bf16, which is half as large. The generator sends back its texts, each of which is a prompt and an
-# answer, and the log-probability of each digit under the *generator's* weights.
+# The trainer keeps its weights in float32, one tensor per parameter. A generator only reads them, so the trainer sends it all
+# of them in one flat bf16 message, half as large as in float32. The generator sends back its texts, each of which is a prompt
+# and an answer, and the log-probability of each digit under the *generator's* weights.
 
 # %%
 # %%ranks
@@ -91,7 +91,7 @@ def generate(mail, policy, seed, steps, staleness):
 # %% [markdown]
 # An answer's *advantage* is its reward minus the mean reward of the eight answers to the same prompt. (GRPO, by Shao et al.
 # 2024, also divides by the standard deviation of the eight rewards.) The *policy gradient* makes a digit more likely if its
-# answer's advantage is positive, and less likely if it's negative. A loss gets two log-probabilities of each digit: `new`,
+# answer's advantage is positive, and less likely if it's negative. A loss gets two log-probabilities for each digit: `new`,
 # under the trainer's weights, and `old`, under the weights with which the generator wrote the digit. The simplest loss ignores
 # `old`.
 
@@ -174,10 +174,10 @@ lesson.figures.rewards(plain)
 # by this ratio. A digit whose probability hasn't changed then counts as in the plain loss. A digit that the trainer would now
 # write less often counts less.
 #
-# PPO (Schulman et al. 2017) also *clips* the ratio to the range from 0.8 to 1.2. Once a digit's probability has changed by 20
-# % in the direction that its advantage asks for, the digit stops pushing. But if the probability has changed in the *other*
-# direction, the digit still has to push. So PPO computes two products, the advantage times the ratio and the advantage times
-# the clipped ratio, and takes the smaller one.
+# PPO (Schulman et al. 2017) also *clips* the ratio to the range from 0.8 to 1.2. Once a digit's probability has changed by 20 %
+# in the direction that its advantage asks for, the digit no longer contributes to the gradient. But if the probability has
+# changed in the *other* direction, the digit still has to contribute. So PPO computes two products, the advantage times the
+# ratio and the advantage times the clipped ratio, and takes the smaller one.
 #
 # ### Exercise 1 (normal): a clipped loss
 #
@@ -258,9 +258,9 @@ lesson.figures.rewards(plain + clipped)
 # an option, `max_head_offpolicyness`.
 #
 # So how old may the weights be? For your GPT and your learning rate, the legend has the answer: choose a staleness below the
-# one at which training breaks with your loss. If all answers take equally long, a staleness of 1 is enough, because trainer
-# and generators no longer take turns. Noukhovitch et al. (2025) trained a chatbot of 8 billion parameters about 40 % faster
-# that way, and it ended up as good as one trained synchronously.
+# one at which training breaks with your loss. If all answers take equally long, a staleness of 1 is enough to keep everybody
+# busy, because the trainer and the generators no longer take turns. Noukhovitch et al. (2025) trained a chatbot of 8 billion
+# parameters about 40 % faster that way, and it ended up as good as one trained synchronously.
 #
 # *Write down:* all answers here take equally long. If answers had very different lengths, why would it take more staleness
 # until nobody waits? And why might a smaller learning rate let you allow more staleness?
@@ -273,7 +273,8 @@ lesson.figures.rewards(plain + clipped)
 # - If the generators write while the trainer learns, nobody has to wait, but the answers are stale.
 # - The policy gradient is correct only for texts written with the trainer's current weights. The importance ratio corrects for
 #   old weights.
-# - PPO's clip stops a digit once its probability has changed enough in the direction that its advantage asks for.
+# - PPO's clip takes a digit out of the gradient once its probability has changed enough in the direction that its advantage
+#   asks for.
 # - With clipped ratios, training survives more staleness, but not any amount. So bound the staleness.
 #
 # **Sources.** Asynchronous reinforcement learning: W. Fu et al., arXiv:2505.24298 (AReaL), and M. Noukhovitch et al.,
