@@ -37,9 +37,9 @@ samples = sizes.sweep_samples or 60_000
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# On your ranks you'll measure strong scaling, with a fixed batch *per rank*, so the *global batch* grows with $N$. Many papers
-# on deep learning speak of strong scaling only if the global batch stays the same, as it will on the emulated GPUs below.
-# (Weak scaling comes there, too.) So always say what you kept the same.
+# On your ranks you'll measure strong scaling, with a fixed batch *per rank*, so the *global batch* grows with $N$. Many
+# papers on deep learning speak of strong scaling only if the global batch stays the same, as it will on the emulated GPUs
+# below. (You'll see weak scaling there, too.) So always say what you kept the same.
 
 # %%
 guess = predict(
@@ -53,13 +53,13 @@ guess
 # %% [markdown]
 # ## Measure
 #
-# A machine is never quite idle, so you measure every point several times, one run after the other. Two *backends* take turns:
-# `mpi` averages all gradients with one `Allreduce` per step, as you did in notebook 02, and `ddp` is PyTorch's
-# `DistributedDataParallel`. The numbers of ranks take turns, too. If all runs on one rank came first, and your machine were busy
-# just then, you'd measure an efficiency that no machine has.
+# A machine is never quite idle, so you measure every point several times, and never two runs at once. Two *backends* take
+# turns: `mpi` averages all gradients with one `Allreduce` per step, as you did in notebook 02, and `ddp` is PyTorch's
+# `DistributedDataParallel`. The numbers of ranks take turns, too. If all runs on one rank came first, and your machine were
+# busy just then, you'd measure an efficiency that no machine has.
 #
-# Watch the curve fill in. If you press *Stop* after the first run, the rest of this notebook works with the runs that are done
-# by then.
+# Watch the curve fill in. If you press *Stop* at any time after the first run, the rest of this notebook works with the runs
+# that are done by then.
 
 # %%
 backends = [
@@ -96,7 +96,7 @@ for record in sweep(
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
 # measurement that can matter, so we leave the first epoch out. (On a laptop, a run has two epochs, so one is left.) From the
 # repeats we take the *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, and the
-# median what you'll typically get. Say which of the two you use, and use it for every point.)
+# median what's typical. Say which one you use, and use it for every point.)
 #
 # ### Exercise 1 (normal): speed-up and efficiency
 #
@@ -106,7 +106,7 @@ for record in sweep(
 #
 # <details><summary>Hint 1: one time per number of ranks</summary>
 #
-# First boil the list of runs down to one number. `run[1:]` is a run without its first epoch, and `mean` and `median` are
+# First reduce each list of runs to one number. `run[1:]` is a run without its first epoch, and `mean` and `median` are
 # imported.
 #
 # </details><details><summary>Hint 2: then compare</summary>
@@ -170,8 +170,8 @@ lesson.scaling_curve(strong)
 # compute the same gradients, up to rounding. So their curves differ only because of the communication and the work around it.
 #
 # A speed-up above $N$ usually means that something slowed down the run on one rank. (Notebook
-# [08b](08b_where_the_time_goes.ipynb) produces such a speed-up on purpose.) It can also be real: with more devices, each
-# device holds less data, which may then fit into its cache.
+# [08b](08b_where_the_time_goes.ipynb) produces such a speed-up on purpose.) It can also be real: with more devices, each one
+# holds less data, which may then fit into its cache.
 #
 # *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and to the
 # accuracy?
@@ -231,18 +231,18 @@ def serial_fraction(speedup, n):
 lesson.check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# Look at your own measurements first. With a fixed batch per rank, hardly any of the work is serial. So here $f$ tells you how
-# much longer a *step* has become: if a step takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. (With two
-# cores, only the run on 2 ranks counts, so you can't see whether $f$ grows.) If $f$ is above 100 %, several ranks took longer
-# than a single one. The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest
-# rank.
+# Look at your own measurements first. With a fixed batch per rank, hardly any of the work is serial. So here $f$ tells you
+# how much longer a *step* has become: if a step takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. (With two
+# cores, you can only trust the row of 2 ranks, so you can't see whether $f$ grows.) If $f$ is above 100 %, several ranks took
+# longer than a single one. The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the
+# slowest rank.
 
 # %%
 lesson.tables.losses(strong, serial_fraction)
 
 # %% [markdown]
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
-# the ranks share memory and caches. In rows with a star, there are more ranks than cores, so the ranks share even the cores.
+# the ranks share memory and caches. In rows with a star, the ranks share even the cores.
 #
 # ## Does the lost share grow?
 #
@@ -290,7 +290,7 @@ guess_16.compare(efficiencies, emulated_on=machine)
 lesson.scaling_curve(strong_on_gpus, same="global_batch")
 
 # %% [markdown]
-# Now apply your function to these runs. Does $f$ grow? And where?
+# Now apply your `serial_fraction` to these runs. Does $f$ grow? And where?
 
 # %%
 lesson.tables.losses(strong_on_gpus, serial_fraction)
@@ -345,10 +345,11 @@ lesson.scaling_curve(on_thetagpu, same="global_batch")
 
 # %% [markdown]
 # With the same GPUs, the same batch and the same bytes, 16 GPUs are now nearly twice as fast as 8. So it was the network. You
-# still lose some efficiency to late GPUs, and to messages that can't hide behind the computing of only 16 images.
+# still lose some efficiency, because everyone waits for the slowest GPU, and computing 16 images is too short to hide all
+# messages.
 #
-# A trained network that only answers requests needs no gradients, so it needs no allreduce either. Such work scales nearly
-# perfectly until reading the input becomes the limit ([09](09_feeding_the_ranks.ipynb)).
+# A trained network that only answers requests needs no gradients. If it fits on one GPU, no messages are needed, and it
+# scales nearly perfectly until reading the input becomes the limit ([09](09_feeding_the_ranks.ipynb)).
 #
 # ## Published curves
 #
@@ -376,7 +377,7 @@ lesson.tables.serial_fractions(published_s, serial_fraction)
 #
 # As on your ranks, the batch per rank is fixed here, so $f$ is $x / (N - 1)$ if a step takes $1 + x$ times as long as on one
 # rank. That's why a constant $f$ can hide an overhead that grows: with the baseline of 10.1 s, a step takes 5 % longer on 4
-# GPUs, and 55 % longer on 32.
+# GPUs than on one, and 55 % longer on 32.
 #
 # ## Accuracy is the other half
 #
@@ -443,7 +444,7 @@ lesson.accuracy_curve(strong)
 # Spring Joint Computer Conference, 1967). J. Gustafson, *Reevaluating Amdahl's Law* (Communications of the ACM 31, 1988). A.
 # Karp and H. Flatt, *Measuring Parallel Processor Performance* (Communications of the ACM 33, 1990). T. Hoefler and R. Belli,
 # *Scientific Benchmarking of Parallel Computing Systems* (SC 2015). ThetaGPU's times: github.com/argonne-lcf/sdl_ai_workshop,
-# in 01_distributedDeepLearning. Theta's, read off a figure: the ALCF's hands-on of 2021 on Horovod.
+# in 01_distributedDeepLearning. Theta's times: read off a figure in the ALCF's hands-on session of 2021 on Horovod.
 
 # %%
 ranks.stop()

@@ -73,7 +73,7 @@ guess.compare(100 * late.shares()[0]["waiting"])
 # `Allreduce`", and the slow rank's log looks perfect. But the network isn't to blame.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. The more ranks there are, the more
-# likely one of them is late.
+# likely it is that one of them is late.
 #
 # ### Exercise 1 (normal): name the straggler
 #
@@ -128,7 +128,8 @@ waiting, rank = lesson.check.written(straggler)(arrived_s, seconds)
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
-# If the straggler roams, as in [07e](07e_waiting_less.ipynb), all ranks wait about equally long, and no rank is to blame.
+# If a different rank is late in each step, as in [07e](07e_waiting_less.ipynb), all ranks wait about equally long, and no
+# rank is to blame.
 #
 # ## Two hosts, two clocks
 #
@@ -209,9 +210,9 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 lesson.figures.bound_or_free()
 
 # %% [markdown]
-# Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*,
-# which means that it looks for work again and again instead of sleeping. A spinning thread occupies the core while the other
-# thread has work to do. Many OpenMP libraries let threads spin by default. This workshop normally turns that off.
+# Only one of the four squares is bad: there, two threads take turns on one core. It gets worse if a thread with nothing to do
+# *spins*, which means that it looks for work again and again instead of sleeping. A spinning thread occupies the core while
+# the other thread has work to do. Many OpenMP libraries let threads spin by default. This workshop normally turns that off.
 #
 # Nobody chooses the bad square. But job scripts often set `OMP_NUM_THREADS`, and Open MPI binds by default: each rank to a
 # single core if the job has one or two ranks, and to a whole processor if it has more. So a scaling table can move from the bad
@@ -305,15 +306,15 @@ def fair_speedups(runs):
 lesson.check.fair_speedups(fair_speedups)
 
 # %% [markdown]
-# Now hand it what you've just measured. Does the impossible number survive?
+# Now hand your function what you've just measured. Does the impossible number survive?
 
 # %%
 speedups = lesson.check.written(fair_speedups)(speeds.to_dict("records"))
 {key: round(speedup, 2) for key, speedup in speedups.items()}
 
 # %% [markdown]
-# *Beat it:* hand it a run on 2 ranks with two threads each, and no other run: `[{"ranks": 2, "threads": 2, "cores": 2,
-# "samples_per_s": 9000}]`. What should your function do if nobody measured the baseline?
+# *Beat it:* hand your function a run on 2 ranks with two threads each, and no other run: `[{"ranks": 2, "threads": 2,
+# "cores": 2, "samples_per_s": 9000}]`. What should the function do if nobody measured the baseline?
 #
 # ## Deeper: inside a step
 #
@@ -359,22 +360,22 @@ lesson.figures.beside_messages(
 )
 
 # %% [markdown]
-# Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
-# single bucket, so the allreduce can't begin before the backward pass has ended. FSDP gathers the weights of each layer before
-# the layer computes, and on a CPU it waits for each message right away. On a GPU, messages have streams of their own, so the
-# weights of the next layer travel while the current layer computes.
+# Here nearly all communication should be exposed. DDP sends gradients in buckets, but the gradients of this small network fit
+# into a single bucket, so the allreduce can't begin before the backward pass has ended. FSDP gathers the weights of each
+# layer before the layer computes, and on a CPU it waits for each message right away. On a GPU, messages have streams of their
+# own, so the weights of the next layer travel while the current layer computes.
 #
 # To see every operation, open a file of `build/08b_traces` in [Perfetto](https://ui.perfetto.dev), which reads it in your
 # browser without sending it anywhere. On a GPU, add `ProfilerActivity.CUDA` to the activities, and each stream gets a row of
 # its own. NVIDIA's Nsight Systems (`nsys profile`) also records what the rest of the machine does.
 #
-# And how do you get the arrival times for your two functions? On a GPU, a collective begins when its stream gets there, which
-# can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the collective
-# and another one after it. Once the GPU has passed both events, `before.elapsed_time(after)` is the collective's duration in
-# milliseconds. Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you need no
-# common clock. PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for NCCL's
-# last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (`time_created_ns` isn't the arrival: it says when Python called
-# the collective.)
+# And how do you get the arrival times for your two functions on a GPU? There, a collective begins when its stream gets to it,
+# which can be long after Python called it. So record a `torch.cuda.Event(enable_timing=True)` on the stream before the
+# collective and another one after it. Once the GPU has passed both events, `before.elapsed_time(after)` is the collective's
+# duration in milliseconds. Since all ranks leave together, the straggler is the rank with the *shortest* collectives, and you
+# need no common clock. PyTorch's *flight recorder*, which [13](13_when_training_breaks.ipynb) reads, keeps such durations for
+# NCCL's last collectives if you set `TORCH_NCCL_ENABLE_TIMING=1`. (Its `time_created_ns` isn't the time of arrival, but the
+# time when Python called the collective.)
 #
 # ## Deeper: arithmetic or memory?
 #
@@ -397,13 +398,13 @@ if comm.rank == 0:
 lesson.figures.roofline(*team.pull("roof")[0])
 
 # %% [markdown]
-# The line is the roof that this machine sets: left of the dashed mark, memory is the limit, right of it arithmetic is. A layer
-# far below the roof is limited by something else. For example, small layers spend most of their time starting operations. (A
-# layer that fits into a cache may lie above the roof.)
+# The line is the roof that this machine sets: to the left of the dashed mark, memory is the limit, and to the right of it,
+# arithmetic. A layer far below the roof is limited by something else. For example, small layers spend most of their time
+# starting operations. (A layer that fits into a cache may lie above the roof.)
 #
-# For large jobs, one number sums this up, the *model-FLOPs utilization*: the operations that the model needs for its samples,
-# divided by what the processors could have done in the same time. You've just measured what one rank can do. If each rank has
-# cores of its own, this is the utilization:
+# For a large job, a single number says how well the processors are used, the *model-FLOPs utilization*: the operations that
+# the model needs for its samples, divided by what the processors could have done in the same time. You've just measured what
+# one rank can do. If each rank has cores of its own, this is the utilization:
 
 # %%
 
@@ -420,10 +421,11 @@ print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")
 #
 # ## Deeper: a faster step
 #
-# Before you pay for more GPUs, make a step faster on one. In its trace, look at the row of the stream that computes:
+# Before you pay for more GPUs, make a step faster on one. In the trace of a step, look at the row of the stream that
+# computes:
 #
-# - *Gaps.* The GPU waits for Python or the loader. Call `.item()`, `.cpu()` and `print(loss)` rarely, because in these Python
-#   waits for the GPU, and the GPU then waits for Python.
+# - *Gaps.* The GPU waits for Python or the loader. Call `.item()`, `.cpu()` and `print(loss)` rarely, because each of these
+#   calls makes Python wait for the GPU, and afterwards the GPU has to wait for Python.
 # - *Many short kernels.* A compiler can fuse them.
 # - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
 #
@@ -499,11 +501,11 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 
 # %% [markdown]
 # When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch of
-# each epoch, it doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain
-# less. `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts
-# the graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the graph breaks before and
-# after each block, where FSDP gathers weights and frees them. But equal blocks share a graph, so four blocks need only two
-# graphs: one for the first block, whose input needs no gradient, and one for the other three.
+# each epoch, PyTorch doesn't have to compile twice. Where PyTorch can't follow your Python, as at `.item()`, it breaks the
+# graph, and you gain less. `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model
+# in DDP, PyTorch cuts the graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the
+# graph breaks before and after each block, where FSDP gathers weights and frees them. But equal blocks share a graph, so four
+# blocks need only two graphs: one for the first block, whose input needs no gradient, and one for the other three.
 #
 # If your model and its optimizer don't fit on one GPU, start from [trainer.py](scripts/trainer.py), which has FSDP2 and
 # sharded checkpoints. With `--compile`, this script compiles each block before `fully_shard` wraps it, which leads to the same
@@ -511,8 +513,8 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 #
 # ## Remember
 #
-# - A rank that's in `Allreduce` for long may be sending, or just waiting. Its own clock can't tell which, but the clocks of all
-#   ranks can. The ends of collectives align these clocks.
+# - A rank that spends a long time in `Allreduce` may be sending, or just waiting. Its own clock can't tell which, but the
+#   clocks of all ranks can. The ends of collectives align these clocks.
 # - The straggler is the rank that doesn't wait. Every rank pays for it.
 # - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
 # - Set threads and binding yourself, and report both with every speed that you measure.

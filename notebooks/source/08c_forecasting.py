@@ -1,8 +1,8 @@
 # %% [markdown] track="measuring"
 # # Forecasting
 #
-# You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't
-# an answer. A few measurements on the machine you have, and a few numbers from data sheets, are enough for a forecast. But how
+# You've asked for 512 GPUs. Before you get them, someone will ask how fast you'll train on them, and "we'll see" isn't an
+# answer. A few measurements on the machine you have, and a few numbers from data sheets, are enough for a forecast. But how
 # far can you trust it? You only know once it has predicted a measurement that played no part in it.
 #
 # **You will** measure what messages cost, fit a line to your own measurements, and test it on a message size, and later on a
@@ -241,16 +241,16 @@ guess.compare(
 )
 
 # %% [markdown]
-# On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ of the table of machines, and its forecast is exact. (It has to
+# On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ that the emulation uses, and its forecast is exact. (It has to
 # be: the clocks follow the same model.) On the A100 machine, the forecast is far off, although the fit was just as good on 2,
-# 4 and 8 ranks. Up to 8 ranks share a node, but 16 need two nodes, and the slow network between them. A forecast holds only as
-# long as the hardware stays the same, and no error bar of a fit can tell you where that ends.
+# 4 and 8 ranks. Up to 8 ranks share a node, but 16 need two nodes, and the slow network between them. A forecast holds only
+# as long as the hardware stays the same, and no error bar of a fit can tell you where that ends.
 #
 # ## Forecast a larger machine
 #
-# Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
-# device is, and the latency and bandwidth of the links. `machines.toml` and `models.toml` in `workshop_lib/machine` have such
-# numbers, published or estimated, each with its source.
+# Now make a forecast for a machine that you don't have. You need a handful of numbers: how many parameters the network has,
+# how fast *one* device is, and the latency and bandwidth of the links. `machines.toml` and `models.toml` in
+# `workshop_lib/machine` have such numbers, published or estimated, each with its source.
 #
 # Libraries overlap computing and communication: they send gradients while the backward pass is still running, combined into
 # large messages (DDP's *buckets*, Horovod's *fusion buffers*). Suppose that $k$ messages have the same size, that message $j$
@@ -387,8 +387,8 @@ print(
 guess_vgg.compare(100 * measured)
 
 # %% [markdown]
-# For these three networks, data sheets and one GPU's speed were enough to tell which of them scale. VGG-16 sends six times the
-# bytes of Inception V3. Nine tenths of these bytes belong to its last three layers, which take next to no computing.
+# For these three networks, data sheets and one GPU's speed were enough to tell which of them scale. VGG-16 sends six times
+# the bytes of Inception V3. Nine tenths of VGG-16's bytes belong to its last three layers, which take next to no computing.
 #
 # ## How far off is it elsewhere?
 #
@@ -397,8 +397,8 @@ guess_vgg.compare(100 * measured)
 # device late.
 #
 # Then the cell adds the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the later
-# the slowest of them is. We fitted how late it may be to three *other* tables, so the three tables here are *held out*. (But
-# we looked at the held-out tables when we chose the form of this term, so the result is probably too good.)
+# the slowest of them is. We fitted how late this device may be to three *other* tables, so the three tables here are *held
+# out*. (But we looked at the held-out tables when we chose the form of this term, so the result is probably too good.)
 
 # %%
 held_out = lesson.fit.published_steps(lesson.published.HELD_OUT)
@@ -417,9 +417,9 @@ for late_share in (0, lesson.forecast.LATENESS.at_worst):
     )
 
 # %% [markdown]
-# With messages three times as slow, the range still misses most of these points if nobody is late, and nearly all of those lie
-# *below* the range. A forecast of computing and messages alone is too optimistic, because everything that it leaves out costs
-# time. With a late device, the range holds nearly all of them.
+# With messages three times as slow, the range still misses most of these points if nobody is late, and nearly all of those
+# lie *below* the range. A forecast of computing and messages alone is too optimistic, because everything that it leaves out
+# costs time. With a late device, the range holds nearly all of them.
 #
 # So what do you answer when someone asks about your 512 GPUs? You give the expected efficiency, a range that allows for a late
 # device, and how often such a range has been right. The next cell writes this answer for VGG-16.
@@ -439,9 +439,9 @@ print(
 #
 # ## Deeper: predicted and measured
 #
-# Does the sum of computing and messages predict the steps of your own machine? To vary the size freely, we take networks with
-# a single hidden layer, of any width. With $P$ parameters and a batch of $B$ samples, computing a step should take this many
-# seconds:
+# Does the sum of computing and messages predict the steps of your own machine? To vary the network's size freely, we take
+# networks with a single hidden layer, of any width. With $P$ parameters and a batch of $B$ samples, computing a step should
+# take this many seconds:
 #
 # `s_per_step + s_per_parameter * P + (s_per_sample + s_per_product * P) * B`
 #
@@ -477,9 +477,9 @@ lesson.figures.predicted_beside_measured(
 )
 
 # %% [markdown]
-# On two-core machines that did nothing else, we measured a median error of 3 % and a largest one of 9 % on one day, and 9 %
-# and 18 % on a different day. If your errors are several times as large, check the report on other programs before you blame
-# the model.
+# On two-core machines that did nothing else, the median error was 3 % and the largest error 9 % when we measured them one
+# day. On a different day, the median error was 9 %, and the largest 18 %. If your errors are several times as large, check
+# the report on other programs before you blame the model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 
@@ -504,7 +504,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # - *Speed* is the efficiency, and the band around it is its range.
 # - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed
 #   with a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch*, this ratio
-#   is one half. Only two networks here were measured at enough batch sizes to have this line.
+#   is one half. Only two of the library's networks were measured at enough batch sizes to have this line.
 # - *Both* is the product of the two: what a device really contributes.
 
 # %%
@@ -529,8 +529,9 @@ lesson.figures.draw_forecast(points, lesson.conditions(cnn, laptop, settings))
 #
 # ## Deeper: how late is the slowest?
 #
-# The figure shows 60 efficiencies from seven tables beside the library's forecast, which expects the slowest device to be late.
-# (Two more tables timed start-up, too: *Deeper: far below the forecast*.)
+# The figure shows 60 efficiencies from seven tables beside the library's forecast, which expects the slowest device to be
+# late. (Two more tables also timed other work, such as start-up and tests. You'll see them in *Deeper: far below the
+# forecast*.)
 
 # %%
 beside = lesson.published.beside_forecast()
@@ -538,8 +539,8 @@ lesson.figures.beside_published(beside)
 
 # %% [markdown]
 # The held-out forecasts are 5.0 percentage points off on average. The fitted ones are 9.8 points off, because BERT is among
-# them, with an error of up to 45 points. On 16 V100 GPUs, BERT loses nearly half of its speed in one framework, and a fifth in
-# a different one. Nothing on a data sheet says so.
+# them, with an error of up to 45 points. On 16 V100 GPUs, BERT loses nearly half of its speed in one framework, and a fifth
+# in a different one. No data sheet can tell you that.
 #
 # Suppose that in each step, the devices' computing times follow a normal distribution with the standard deviation $\sigma$.
 # Then, averaged over many steps, the slowest of $n$ devices is less than $\sigma \sqrt{2 \ln n}$ later than the average
@@ -555,17 +556,18 @@ lesson.published.mean_errors(
 )
 
 # %% [markdown]
-# The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
-# NVIDIA's MXNet get worse, because its runs lose next to nothing. With the same network and batch on eight A100, MXNet reaches
-# 97 % and PyTorch 84 %. Yet there they're almost equally fast, with 16,925 and 16,621 images/s. PyTorch's efficiency is lower
-# because on one GPU it's 13 % faster. No model of the hardware knows such differences between programs.
+# The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. The
+# forecasts for NVIDIA's MXNet get worse, because MXNet's runs lose next to nothing. With the same network and batch on eight
+# A100, MXNet reaches an efficiency of 97 %, and PyTorch 84 %. Yet on these eight GPUs the two are almost equally fast, with
+# 16,925 and 16,621 images/s. PyTorch's efficiency is lower because PyTorch is 13 % faster on one GPU. No model of the
+# hardware knows such differences between programs.
 #
 # **Is this a fair test?** Not quite: we tried four terms, and kept the one that did best on the held-out tables. (The others
 # were late input, cores that the collective takes from computing, and a fixed cost per step.)
 #
 # ## Deeper: far below the forecast
 #
-# Two published efficiencies are far lower than messages could explain. What would you look for?
+# In two published tables, the efficiencies are far lower than messages could explain. What would you look for?
 
 # %%
 names = ["Polaris, MNIST, Keras", "Polaris, ResNet-34"]
@@ -604,8 +606,8 @@ for name, (n, efficiency) in science.items():
 # %% [markdown]
 # Two of these runs lost more than the slowest device can explain, to messages and input. But on Summit, 27,360 GPUs were
 # *more* punctual than our constant predicts. The authors had copied the data to every node, averaged the gradients of each
-# step during the next one, and replaced Horovod's single coordinator with a tree of coordinators. So the constant is typical
-# of ordinary runs, not a law.
+# step while the next step was running, and replaced Horovod's single coordinator with a tree of coordinators. So the constant
+# is typical of ordinary runs, not a law.
 #
 # ## Remember
 #
@@ -613,7 +615,7 @@ for name, (n, efficiency) in science.items():
 #   Put both bounds into your forecast.
 # - A prediction only counts if the fit hasn't seen what it predicts, and neither has whoever chose the formula.
 # - The more a step computes for each byte that it sends, the better it scales.
-# - A forecast holds as long as the hardware stays the same and the software is as good. So give a range, and measure early.
+# - A forecast only holds for the hardware and the software that its numbers come from. So give a range, and measure early.
 #
 # **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R.
 # Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of

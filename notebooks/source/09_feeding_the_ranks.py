@@ -104,12 +104,12 @@ guess.compare(eight / one)
 
 # %% [markdown]
 # The last four GPUs bought almost nothing: with 8 ranks, each of them waits for nine tenths of its time. You can compute the
-# limit in advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So the server
-# can deliver 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more. (In the figure,
-# 8 ranks get a little less, because the server has nothing to do while they all compute.)
+# limit in advance. An image costs the server one `open`, 0.25 ms, and 150,528 bytes at 4 GB/s, which is 0.04 ms. So the
+# server can deliver 3,477 images per second, no matter how many ranks ask for them. A single GPU could train on more. (In the
+# figure, 8 ranks get a little less, because the server has nothing to do while they all compute.)
 #
-# When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then compare
-# these numbers with what the storage can do.
+# When a training run doesn't scale, count how many files all ranks open per second, and how many bytes they read. Then
+# compare both with what the storage can do.
 #
 # ## Fewer files
 #
@@ -157,10 +157,10 @@ guess.compare(curves["shards"][-1]["images_per_s"] / eight)
 #
 # ### Exercise 1 (normal): prefetch
 #
-# With your `prefetch`, the ranks will read their shards while they compute. `read(i)` returns batch `i`, for `i` from 0 to
-# `n - 1`. (`n` may be 0.) The call takes a while, and may raise an error, which should reach the consumer. `helper` is a
-# thread that reads for you. Write a generator that yields all batches in order. While the consumer uses one batch, let the
-# helper read the next one, but no further, because the data may not fit into memory.
+# With your `prefetch`, the ranks will read their shards while they compute. There are `n` batches (`n` may be 0), and
+# `read(i)` returns batch `i`, counted from 0. Such a call takes a while. It may also raise an error, which should reach the
+# consumer. `helper` is a thread that reads for you. Write a generator that yields all batches in order. While the consumer
+# uses one batch, let the helper read the next one, but no further, because the data may not fit into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
@@ -235,10 +235,10 @@ guess.compare(rates[1] / rates[0])
 # What else can you do? Read fewer bytes. If a data set fits into the memory of all ranks together, *preload* it: each rank gets
 # its part before the first epoch, and from then on nothing is read from the storage.
 #
-# How do the ranks get their parts of one large file? The list `parts` says, for each rank, where its part begins in the file
-# and how many bytes it has. Here are three ways. In the first, each rank reads the whole file and takes a slice of it. In the
-# second, each rank reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's `Read_at_all`
-# together, and the file is opened only once for all of them.
+# How do the ranks get their parts of one large file? For each rank, the list `parts` says where its part begins in the file,
+# and how many bytes the part has. Here are three ways. In the first, each rank reads the whole file and takes a slice of it.
+# In the second, each rank reads only the bytes that it needs. The third does the same through MPI: all ranks call MPI's
+# `Read_at_all` together, and the file is opened only once for all of them.
 
 
 # %%
@@ -353,7 +353,7 @@ guess.compare(seconds["everyone reads all"] / seconds["own part"])
 #   A link between nodes may be slower, and everybody waits while the reader reads.
 #
 # With 8 ranks the last three ways take about equally long, because seven more opens cost the server only 2 ms. With 8,000
-# ranks, the opens would cost 2 s. Now let the ranks train from memory, on what your function returns:
+# ranks, the opens alone would take 2 s. Now let the ranks train from memory, on what your function returns:
 
 # %%
 # %%ranks --timeout 300
@@ -375,8 +375,8 @@ for name, rows in curves.items():
 
 # %% [markdown]
 # GPUs, network and images are the same as at the start. Only the way in which the images reach the ranks has changed. (The
-# preloaded rate leaves out the loading itself. Here it takes about as long as an epoch from memory, but it happens only once.)
-# If your data doesn't fit into the memory, copy it to the nodes' own disks, which no other job slows down.
+# preloaded rate leaves out the loading itself. Here it takes about as long as an epoch from memory, but it happens only
+# once.) If your data doesn't fit into memory, copy it to the nodes' own disks, which no other job slows down.
 #
 # *Try it:* a file per image, but with your `prefetch`. Before you run
 # `lesson.training.scaling(comm, steps, one_file_per_image, prefetch)` on the ranks, predict how fast 8 ranks will be.
@@ -524,33 +524,34 @@ for way, after in ways.items():
 
 # %% [markdown]
 # A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the
-# first way can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in
-# February 2025, saves each rank's loader state instead, with a part per worker, so it can't resume with a different number of
-# ranks [3]. Loaders read ahead, so save the step that the *training* has reached, not the step of the loader.
+# first way can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released
+# in February 2025, saves the state of each rank's loader and its workers instead, so it can't resume with a different number
+# of ranks [3]. Loaders read ahead, so save the step that the *training* has reached, not the step of the loader.
 #
-# Random order has a price, though, because each row that's scattered in a large file costs a wait of its own. So this is how
+# Random order has a price, though, because the storage has to look up each sample in a large file separately. So this is how
 # tools read shards:
 #
 # - Each epoch deals out the *shards* to ranks and workers in a new order, drawn from seed and epoch. Have many more shards than
 #   ranks, or some ranks get two and the rest get one.
 # - A buffer of a few thousand samples mixes neighbors: the same kind of generator draws each sample from this buffer.
-# - To resume, compute which shards are done, and skip to the sample within the shard. Fix the number of steps for every rank,
-#   because the ranks don't all run out of samples at the same time.
+# - To resume, compute which shards are done, and in the shard that was interrupted, skip the samples that were used already.
+#   Fix the number of steps for every rank, because the ranks don't all run out of samples at the same time.
 # - Texts have different lengths. *Packing* puts them one after the other and cuts rows of equal length, so no rank computes on
 #   padding. A mask keeps each text from attending to the others.
 #
 # ## Deeper: what changes on a large machine
 #
 # - **A reader per node.** Call your `read_and_scatter` with the communicator `comm.Split_type(MPI.COMM_TYPE_SHARED)`, which
-#   holds the ranks of one node. The storage then serves a few readers with large pieces. MPI's `Read_at_all` may do something
-#   similar by itself (*two-phase I/O*).
+#   holds the ranks of one node. Then only a few ranks read from the storage, and each of them asks for large pieces. MPI's
+#   `Read_at_all` may do something similar by itself (*two-phase I/O*).
 # - **Who downloads?** "If the file isn't there, download it" is a race on several ranks: one writes, and another finds half a
 #   file that looks like a whole one. Let one rank per disk download under a temporary name, `os.replace` it, and have the
 #   other ranks wait at a barrier, with a time limit.
-# - **Importing.** `import torch` opens some thousand files, on every rank. On eight nodes of Frontier, a small script that imports
-#   PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So past some
-#   hundred nodes, your Python environment is one more data set: `conda pack` it and send it to every node with `sbcast`, or use a
-#   container, which the file system sees as one large file [5]. On Aurora, *Copper* shares the reads among the nodes [6].
+# - **Importing.** `import torch` opens about a thousand files, on every rank. On eight nodes of Frontier, a small script that
+#   imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So
+#   on hundreds of nodes, your Python environment is one more data set: `conda pack` it and send it to every node with
+#   `sbcast`, or use a container, which the file system sees as one large file [5]. On Aurora, *Copper* shares the reads among
+#   the nodes [6].
 # - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe FOLDER`
 #   shows it) or you *stripe* the file: run `lfs setstripe -c 8 FOLDER` before you write a large file there, and it's spread
 #   over eight targets. Don't stripe small files [7].

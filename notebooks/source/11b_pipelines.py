@@ -103,10 +103,10 @@ print(
 #
 # ## Micro-batches
 #
-# An assembly line solves this: while rank 1 works on the first part of the batch, rank 0 begins with the second. You split the
-# batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The gradients add up in `p.grad`, and
-# the optimizer's step comes after the last micro-batch, so it's still the same step. (With BatchNorm it wouldn't be, because
-# that normalizes over each micro-batch alone.) Here are three ranks and four micro-batches:
+# An assembly line solves this: while rank 1 works on the first part of the batch, rank 0 begins with the second. You split
+# the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The gradients add up in
+# `p.grad`, and the optimizer's step comes after the last micro-batch, so it's still the same step. (With BatchNorm it
+# wouldn't be, because BatchNorm would normalize over each micro-batch alone.) Here are three ranks and four micro-batches:
 
 # %%
 lesson.figures.example("GPipe", ranks=3, micro_batches=4)
@@ -118,8 +118,9 @@ lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 #
 # ### Exercise 1 (normal): a stage
 #
-# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch `i`,
-# forward and backward. The library has methods for the messages. Sending never waits, but receiving does.
+# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch
+# `i` in its forward and in its backward pass. The class that `MyStage` inherits from has methods for the messages. Sending
+# never waits, but receiving does.
 #
 # | what's there | |
 # |---|---|
@@ -128,7 +129,7 @@ lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 # | `self.loss(y, i)` | the mean loss of micro-batch `i`, for the last stage |
 # | `self.receive_activations(i)`, `self.send_activations(i, y)` | from the stage before, to the stage after |
 # | `self.receive_gradient(i)`, `self.send_gradient(i, gradient)` | from the stage after, to the stage before |
-# | `self.kept` | an empty dictionary, for what backward will need of micro-batch `i` |
+# | `self.kept` | an empty dictionary, for what the backward pass of micro-batch `i` will need |
 #
 # After all micro-batches, the gradients must be those of the *mean* loss over the whole batch. Take an entry out of `kept` when
 # its backward pass begins, so that its memory becomes free.
@@ -210,7 +211,7 @@ lesson.check.MyStage(MyStage)
 #
 # <details><summary>Hint</summary>
 #
-# `[("F", i) for i in range(m)]` is the first half. Every rank does the same, so you don't need `rank`.
+# `[("F", i) for i in range(m)]` is the first half. Every rank has the same list, so you don't need `rank`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -294,8 +295,9 @@ guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
 #
 # $$\frac{p-1}{m+p-1}$$
 #
-# of the time. Each rank works for $m$ micro-batches. The last one starts $p - 1$ forwards late and finishes $p - 1$ backwards
-# early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for just as long, at other times.
+# of the time. Each rank is busy for as long as its $m$ micro-batches take. The last rank starts $p - 1$ forwards late and
+# finishes $p - 1$ backwards early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for
+# just as long, at other times.
 
 # %%
 pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(
@@ -312,9 +314,10 @@ pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(
 # because the backward pass needs what the forward pass computed. With GPipe, all $m$ micro-batches are in memory at once, on
 # every rank. (GPipe's authors therefore recomputed each stage in the backward pass. We don't.)
 #
-# But the last rank could run the backward pass of micro-batch 0 right after its forward pass. As soon as the gradient arrives,
-# the rank before it can free micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*. Earlier
-# ranks need a few forwards before their first gradient arrives, or they'd run out of work. Compare both on four ranks:
+# But the last rank could run the backward pass of micro-batch 0 right after its forward pass. As soon as the gradient arrives
+# at the rank before, that rank can free micro-batch 0, too. So let every rank take turns: one forward, one backward. That's
+# *1F1B*. Earlier ranks need a few forwards before their first gradient arrives, or they'd run out of work. Compare the two
+# schedules on four ranks:
 
 # %%
 lesson.figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
@@ -401,9 +404,9 @@ guess.compare(kept["MiB"]["GPipe", "rank 3"] / kept["MiB"]["1F1B", "rank 3"])
 kept.style.format("{:.2g}")
 
 # %% [markdown]
-# The bytes are everything that autograd holds on to for the backward pass, apart from the weights. And is the bubble really that
-# of GPipe? Even if a message takes as long as a forward pass? On the slow network, the next cell also runs 1F1B with twice as
-# many forwards before the first backward pass.
+# The bytes are everything that autograd keeps for the backward pass, apart from the weights. Now for the bubble. Is it really
+# as short as GPipe's, even if a message takes as long as a forward pass? The next cell runs both schedules on a fast and on a
+# slow network, and on the slow one it also runs 1F1B with twice as many forwards before the first backward pass.
 
 # %%
 # %%ranks --timeout 120
@@ -439,9 +442,9 @@ lesson.figures.pipeline(
 )
 
 # %% [markdown]
-# On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, it has the next
-# micro-batch to compute meanwhile. 1F1B further ahead has one, too, so it loses no more than GPipe. But rank 0 keeps 7
-# micro-batches instead of 4, so the check would reject this order.
+# On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, the rank computes its
+# next micro-batch meanwhile. If 1F1B goes further ahead, a rank has a micro-batch to compute, too, so it loses no more than
+# GPipe. But rank 0 then keeps 7 micro-batches instead of 4, so the check would reject this order.
 #
 # ## What travels
 #
@@ -466,13 +469,13 @@ pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 
 # %% [markdown]
 # More micro-batches make more messages, but not more bytes. Nor would more blocks change the bytes. The last row is what data
-# parallelism would send for this network, and that does grow with the parameters.
+# parallelism would send for this network, and this number does grow with the parameters.
 #
 # ## A cut that looks even
 #
 # So far, all stages took equally long. Parameters have to fit in memory, so why not give each rank half of them? Here's a
 # convolutional network with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The
-# first twelve layers have 42 % of the parameters, and no other cut is closer to half. To find out what layers really
+# first twelve layers have 42 % of the parameters, and no other cut is closer to half. To find out how long the layers really
 # take, the ranks stop emulating, and ranks 0 and 1 run your stage and your 1F1B.
 
 # %%
@@ -547,16 +550,16 @@ lesson.figures.pipeline(
 
 # %% [markdown]
 # Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
-# have uneven ends: in a language model, the first stage also holds the embeddings, and the last one computes a logit for every
-# word of the vocabulary, so Llama 3 has one block fewer in each of them.
+# have uneven ends. In a language model, the first stage also holds the embeddings, and the last stage computes a logit for
+# every token of the vocabulary. That's why Llama 3's first and last stages have one block fewer than the others.
 #
 # ## When to use one
 #
 # A pipeline sends little, however many weights a stage has. So Megatron and Llama 3 use pipelines *between* nodes, where the
-# network is slow, with [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both. The
-# price is the bubble. To keep it small you need several times as many micro-batches as stages, so a large batch, which has
-# limits of its own ([07](07_large_batch.ipynb)). The data parallelism around a pipeline is usually ZeRO-1
-# ([06](06_zero_and_fsdp.ipynb)), because FSDP would gather the weights again for every micro-batch.
+# network is slow, with [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both.
+# The price is the bubble. To keep the bubble small, you need several times as many micro-batches as stages. So the batch has
+# to be large, which has limits of its own ([07](07_large_batch.ipynb)). The data parallelism around a pipeline is usually
+# ZeRO-1 ([06](06_zero_and_fsdp.ipynb)), because FSDP would gather the weights again for every micro-batch.
 #
 # ## Deeper: a cut into any number of stages
 #
@@ -627,8 +630,8 @@ pd.DataFrame(cuts).T.rename_axis("stages")
 # ## Deeper: PyTorch's pipelines
 #
 # In `torch.distributed.pipelining`, you wrap this rank's layers in a `PipelineStage`, and pass it to a schedule, whose `step`
-# does the whole step. The first rank needs the images, and the last one the labels. Our stage is a `PipelineStage` that also
-# notes in `done` what PyTorch does with it.
+# runs all forward and backward passes. The first rank needs the images, and the last one the labels. Our stage is a
+# `PipelineStage` that also notes in `done` what PyTorch does with it.
 
 # %%
 # %%ranks --timeout 120
@@ -653,8 +656,8 @@ for make, own in (
     print("same order as yours:", done == own(rank, size, 8))
 
 # %% [markdown]
-# PyTorch did the same things in the same order. Now train with it on this machine. Compared with the script for one process from
-# [05](05_ddp.ipynb), this is what changes:
+# PyTorch did the same things in the same order. Now train with PyTorch's pipeline on this machine. Compared with the script
+# for one process from [05](05_ddp.ipynb), this is what changes:
 
 # %%
 take_home.diff("one_process.py", "pipeline.py")
@@ -669,10 +672,10 @@ take_home.train("pipeline.py")
 # %% [markdown]
 # ## Deeper: several chunks per rank
 #
-# A micro-batch has to pass through $p - 1$ stages before the last rank has work. What if stages were half as long? Cut the
-# network into $2p$ stages, and give each rank two *chunks* that aren't next to each other: rank 0 takes stages 0 and $p$, rank
-# 1 takes 1 and $p + 1$. Then the last rank has work after half the time. That's *interleaved* 1F1B. With $v$ chunks per rank,
-# ranks are idle for
+# A micro-batch has to pass through $p - 1$ stages before the last rank has work. What if each stage took half as long? Cut
+# the network into $2p$ stages, and give each rank two *chunks* that aren't next to each other: rank 0 takes stages 0 and $p$,
+# rank 1 takes 1 and $p + 1$. Then the last rank has work after half the time. That's *interleaved* 1F1B. With $v$ chunks per
+# rank, ranks are idle for
 #
 # $$\frac{p-1}{v m+p-1}$$
 #
@@ -680,11 +683,11 @@ take_home.train("pipeline.py")
 #
 # ### Exercise 5 (hard): interleaved 1F1B
 #
-# An operation now also says which chunk: `("F", 0, 1)` is the forward pass of micro-batch 0 in the second chunk. The chunks take
-# turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then it
-# starts over with the next `ranks` micro-batches. The backward passes take turns in the same way, but begin with the last
-# chunk. `m` is a multiple of `ranks`. As before, each rank starts with a few forwards, then alternates between one forward and
-# one backward.
+# An operation now also names its chunk: `("F", 0, 1)` is the forward pass of micro-batch 0 in the second chunk. The chunks
+# take turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then
+# it starts over with the next `ranks` micro-batches. The backward passes take turns in the same way, but begin with the last
+# chunk. `m` is a multiple of `ranks`. As before, each rank starts with a few forwards, then alternates between one forward
+# and one backward.
 #
 # <details><summary>Hint 1: the order of forwards</summary>
 #
@@ -728,11 +731,12 @@ def interleaved(rank, ranks, m, chunks):
 lesson.check.interleaved(interleaved)
 
 # %% [markdown]
-# How far ahead did you go? In its earlier chunks, every rank needs $(v - 1)\,p$ forwards. If it has $k$ ranks behind it, a
-# micro-batch makes $k$ hops to the last rank and its gradient $k$ hops back, and meanwhile the rank can do $2k$ more forwards.
-# If messages take no time, $k$ more are enough and keep less memory, so the check accepts both. But if a message takes as long
-# as half a forward of a chunk, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With
-# $3k$, they wait for each other forever.
+# How far ahead did you go? Before a rank's last chunk gets its first micro-batch, the rank does $(v - 1)\,p$ forwards in its
+# other chunks. A rank with $k$ ranks behind it then has to wait until the micro-batch has made $k$ hops to the last rank, and
+# the gradient $k$ hops back. Meanwhile, the rank can do $2k$ more forwards. If messages take no time, $k$ more forwards are
+# enough and need less memory, so the check accepts both. But suppose that a message takes as long as half a forward of a
+# chunk. Then 4 ranks with 8 micro-batches are idle for 33 % of the step if they do only $k$ more forwards, and for 25 % if
+# they do $2k$. If they do $3k$, they wait for each other forever.
 
 # %%
 two_chunks = partial(lesson.check.written(interleaved), chunks=2)
@@ -758,17 +762,18 @@ panels = {
 lesson.figures.pipeline(panels, machine)
 
 # %% [markdown]
-# The formula says 27 % and 16 %. Rank 0 keeps more with two chunks, because it goes further ahead. PyTorch's
+# The formula says 27 % and 16 %. With two chunks, rank 0 keeps more in memory, because it goes further ahead. PyTorch's
 # `ScheduleInterleaved1F1B` has the order of the solution.
 #
-# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Call `emulation.current().set_network(…)` at the
-# top of the last cell with `%%ranks`.
+# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Call `emulation.current().set_network(…)` at
+# the top of the cell that runs `two_chunks`.
 #
 # ## Deeper: is there a schedule without a bubble?
 #
-# Almost. The backward pass computes two gradients: one with respect to the input, which the previous stage is waiting for, and
-# one with respect to the weights, which nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below)
-# split the two. A rank sends the first as soon as it can, and fills its gaps with the second.
+# Almost. The backward pass computes two gradients: one with respect to the input, which the previous stage is waiting for,
+# and one with respect to the weights, which nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al.,
+# below) compute the two separately. A rank sends the gradient with respect to the input as soon as it can, and fills its gaps
+# by computing the other one.
 #
 # | schedule | bubble, if all three parts take equally long | memory for activations | volume of messages |
 # |---|---|---|---|
@@ -777,19 +782,20 @@ lesson.figures.pipeline(panels, machine)
 # | ZB2P | none | 2 × | 1 × |
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
-# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, at the price of some bubble. DeepSeek's
-# *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its main purpose isn't a smaller
-# bubble. It hides the experts' all-to-all ([11d](11d_experts.ipynb)) of micro-batches that go in one direction behind the
-# computing of those that go in the other.
+# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, at the price of some bubble.
+# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its main purpose isn't
+# a smaller bubble. It hides the experts' all-to-all ([11d](11d_experts.ipynb)) for micro-batches that go in one direction
+# behind the computing for micro-batches that go in the other.
 #
 # If you clip by the global norm, every rank waits for all gradients before its optimizer's step, and the bubble is back. So
-# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %
-# of their throughput. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`.
+# zero-bubble schedules update the weights first, and undo the update in the rare step that had to be clipped. Without this,
+# they'd lose about 8 % of their throughput. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
+# `ScheduleDualPipeV`.
 #
 # ## Deeper: blocking sends
 #
-# So far, sending has never waited. MPI's `Send` and PyTorch's `dist.send` may wait until the receiver takes a large
-# message. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
+# So far, sending has never waited. But if a message is large, MPI's `Send` and PyTorch's `dist.send` may wait until the
+# receiver takes it. Which schedule still finishes then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and
 # wait. (It fails on purpose, after a few seconds.)
 
 # %%
@@ -802,9 +808,9 @@ for schedule in (gpipe, one_f_one_b):
     print(f"{schedule.__name__}: done")
 
 # %% [markdown]
-# In 1F1B, two neighbors send to each other at the same moment, one sends activations and the other a gradient, and each waits
-# for the other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
-# with plain `dist.send` may work in every test with small messages, and hang with the first large one.
+# In 1F1B, two neighbors send to each other at the same moment: one sends activations, and the other a gradient. Each then
+# waits for the other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A
+# pipeline with plain `dist.send` may work in every test with small messages, and hang with the first large one.
 #
 # ## Remember
 #
