@@ -22,7 +22,7 @@ team = ranks.start(2)
 team
 
 # %% [markdown]
-# A cell that begins with `%%ranks` runs on both processes at once, instead of in the notebook.
+# A cell that begins with `%%ranks` runs in both processes at once, instead of in the notebook.
 
 # %%
 # %%ranks
@@ -136,9 +136,9 @@ sizes = profile.current()
 #
 # Now train a small convolutional network on all ranks. It learns to read handwritten digits from the MNIST collection. Each
 # rank works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself
-# in notebook 02.) One pass over all training images is an *epoch*. The *loss* measures how wrong the network's answers are. The
-# *test accuracy* is the share of correct answers on images the network never trained on, and random guessing gets 10 % of them
-# right. The strip under the curves shows how each rank spends its time. The *Stop* button ends the run on all ranks at once.
+# in notebook 02.) One pass over the training images is an *epoch*. The *loss* measures how wrong the network's answers are. The
+# *test accuracy* is the share of correct answers on images the network never trained on, and random guessing gets about 10 % of
+# them right. The strip under the curves shows how each rank spends its time. The *Stop* button ends the run on all ranks.
 
 # %%
 from workshop_lib import TrainOptions
@@ -193,17 +193,17 @@ guess.compare(speedup)
 # On a machine that does nothing else, the number of ranks times the share of computing is a good first estimate of a speed-up.
 # This estimate assumes that ranks compute as fast side by side as alone.
 #
-# So would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each
-# other and exchange gradients in every step. And a step of eight ranks uses eight times as many images, so an epoch has fewer
-# steps. With two ranks you hardly notice, but with hundreds the network learns less per epoch. Notebooks 07 and 08 measure
-# both.
+# Would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each other
+# and exchange gradients in every step. A step of eight ranks uses eight times as many images, so an epoch has fewer steps. With
+# two ranks you hardly notice, but with hundreds the network learns less per epoch. Notebook 07 measures the learning, and
+# notebook 08 the waiting.
 #
 # ## Exercises and checks
 #
 # Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, run the cell, and then run the check
-# below it. The check calls **your** function on the ranks. Your function takes along whatever it uses from the notebook, such
-# as functions and imports. But it can't see what a `%%ranks` cell defines, and a `%%ranks` cell can't see what the notebook
-# defines or imports.
+# below it. The check calls **your** function on the ranks. Whatever your function uses from the notebook, such as functions and
+# imports, goes along. But the function can't see what a `%%ranks` cell defines, and a `%%ranks` cell can't see what the
+# notebook defines or imports.
 #
 # If you're stuck, open the hints. If they don't help, open the solution below them. Some exercises end with an invitation:
 # *Break it*, to make your answer fail, or *Beat it*, to make it better.
@@ -244,10 +244,10 @@ lesson.check.whoami(whoami)
 #
 # ### Exercise 2 (normal): my part
 #
-# With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to `n - 1`. Rank
-# `rank` of `size` takes the items in `range(start, stop)`. Each item belongs to exactly one rank. The shares must differ by at
-# most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on
-# 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# With this function you can divide anything among ranks: images, files, settings. Items are numbered from 0 to `n - 1`. Return
+# `start, stop`: rank `rank` of `size` takes the items in `range(start, stop)`. Each item belongs to exactly one rank. The
+# ranks' shares must differ by at most one item, because ranks with less work wait for the others. `n` isn't always a multiple
+# of `size`: for 7 items on 3 ranks, `0, 2`, `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -293,12 +293,12 @@ from workshop_lib import picture
 picture("splits")
 
 # %% [markdown]
-# The colored part of a box is what this rank holds. A dotted border means that some or all of the box's contents are on other
-# ranks. *State* is what the optimizer remembers; for Adam, that's two numbers per weight. Below each picture are the messages
-# that this way of splitting needs.
+# The colored part of a box is what the rank itself holds. A dotted border means that some or all of the box's contents are on
+# other ranks. *State* is what the optimizer remembers; for Adam, that's two numbers per weight. The text below each picture
+# names its messages.
 #
 # First get a good model on *one* device, from a random subset of the data, and make it train fast (09). On eight devices, a bad
-# model only fails faster, and a slow one wastes eight times as much. Then ask what your problem is:
+# model only fails faster, and a slow one wastes eight times as much computing time. Then ask what your problem is:
 #
 # - **It's too slow, but fits:** DDP, *distributed data parallel* (02, 05). You change only a few lines.
 # - **Weights, gradients and state don't fit:** FSDP, *fully sharded data parallel* (06). Each rank keeps only a share of them.
@@ -310,15 +310,15 @@ picture("splits")
 #
 # So do eight devices help if the model doesn't fit on one? With DDP they don't, because each device holds the whole model. With
 # FSDP they do. A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before
-# the first activation. Shared out as in `my_part`, this makes 14 GB on each of eight devices.
+# the first activation. Divided as in `my_part`, that's 14 GB on each of eight devices.
 #
 # ## What comes next
 #
 # ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](map.svg)
 #
-# The core path takes a day. If you only have half a day, do 00, 02, 05, 08. Each track branches off at a core notebook, and you
-# can start it from there. Every notebook starts its own ranks, and you can skip all *Deeper* sections. The table below shows how
-# far you are. Run its cell again later.
+# The core path takes a day. If you only have half a day, do 00, 02, 05 and 08. Each track branches off at a core notebook, and
+# you can start it from there. Every notebook starts its own ranks, and you can skip all *Deeper* sections. The table below
+# shows how far you've come. Run its cell again later.
 
 # %%
 from IPython.display import Markdown
@@ -326,7 +326,7 @@ from IPython.display import Markdown
 Markdown(lesson.overview("00_start_here"))
 
 # %% [markdown]
-# Most techniques also come as plain scripts that you can take home, in the folder [scripts](scripts).
+# The folder [scripts](scripts) has most of these techniques as plain scripts to take home.
 #
 # ## Remember
 #

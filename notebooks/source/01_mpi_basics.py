@@ -132,8 +132,8 @@ comm.Recv(theirs, source=partner)
 
 # %% [markdown]
 # Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and
-# plain MPI would wait indefinitely. Here, the workshop ended the ranks after five seconds. Start four new ones, which have to
-# import everything again. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
+# plain MPI would wait indefinitely. The workshop ended the ranks after five seconds. Start four new ranks, which have to import
+# everything again. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
@@ -149,7 +149,7 @@ comm = MPI.COMM_WORLD
 # An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
 # large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the
 # deadlock, replace `Ssend` with `Send`, then send a million numbers instead of ten. Each time the ranks hang, run the two cells
-# directly above this text to get new ones.
+# directly above this text to get new ranks.
 #
 # ## Exercise 1 (warm-up): swap without deadlock
 #
@@ -207,13 +207,13 @@ lesson.check.exchange(exchange)
 #   shares together just before they're needed.
 # - A **reduce** adds up the ranks' lists, element by element, and gives the sum to the root. An **allreduce** gives it to all
 #   ranks. Training adds up all gradients with an allreduce in every single step, so its speed depends on this collective more
-#   than on any other. Both can also do something other than add: with `MPI.MAX`, they find the largest elements.
+#   than on any other. A reduce or an allreduce doesn't have to add: with `MPI.MAX`, it finds the largest elements.
 # - A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
 #   each rank updates only a share of the weights.
 # - In an **all-to-all**, element `i` of rank `j`'s list becomes element `j` of rank `i`'s. Notebook [11d](11d_experts.ipynb) uses
 #   it to send each word to the right subnetwork.
 #
-# Let every rank begin with four numbers. Their tens digit is the number of the rank that they come from.
+# Let every rank begin with four numbers. The tens digit of each number tells you its rank.
 
 # %%
 # %%ranks
@@ -293,14 +293,15 @@ picture("ring")
 # times the size of the array: less than twice, no matter how many ranks there are. Unless the network itself adds, no allreduce
 # gets by with fewer bytes per rank. Notebook [06](06_zero_and_fsdp.ipynb) uses the two halves separately.
 #
-# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes with only $2 \log_2 p$ latencies,
-# if $p$ is a power of two. MPI picks an algorithm by the size of the array and the number of ranks, and so does NCCL on GPUs.
+# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends just as few bytes with only $2 \log_2 p$
+# latencies, if $p$ is a power of two. MPI picks an algorithm by the size of the array and the number of ranks, and so does NCCL
+# on GPUs.
 #
 # ## Exercise 2 (hard): the first half of the ring
 #
-# Now write the first $p - 1$ steps. The check gives you a communicator that has only `rank`, `size`, sends and receives, and it
-# counts what you send: $p - 1$ chunks per rank, in at most $p - 1$ rounds. In each round a rank can send one message and receive
-# one.
+# Write the first $p - 1$ steps. The check gives you a communicator that has only `rank`, `size`, sends and receives, and it
+# counts what you send: $p - 1$ chunks per rank, in at most $p - 1$ rounds. In each round a rank can send one message and
+# receive one.
 #
 # <details><summary>Hint 1: two steps of rank 0</summary>
 #
@@ -315,8 +316,8 @@ picture("ring")
 #
 # </details><details><summary>Hint 3: which chunk when?</summary>
 #
-# In step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`. What it receives belongs to `chunks[(r - s - 1) % p]`, the
-# chunk that it sends in the next step.
+# In step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`. It adds what it receives to `chunks[(r - s - 1) % p]`, and
+# sends that chunk in the next step.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -363,7 +364,7 @@ lesson.check.reduce_scatter(reduce_scatter)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# Take your first half, and let each rank begin with chunk $r + 1$. `place[:] = incoming` replaces what's in an array.
+# Start from your first half, and let rank $r$ begin with chunk $r + 1$. `place[:] = incoming` replaces what's in an array.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -468,8 +469,8 @@ for name, nbytes in (
 
 # %% [markdown]
 # That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but sends less than twice its array. You measured
-# $\beta$ between two processes that share the memory of one machine. On many clusters, each GPU has a network port of 400 Gb/s,
-# which is 50 GB/s. Through such a port, twice 14 GB take 0.56 s.
+# $\beta$ between two processes on one machine, where messages travel through memory. On many clusters, each GPU has a network
+# port of 400 Gb/s, which is 50 GB/s. Twice 14 GB takes 0.56 s through such a port.
 #
 # ## Deeper: the mean of all values
 
@@ -479,9 +480,8 @@ team = ranks.start(4)
 # %% [markdown]
 # ### Exercise 4 (warm-up): sums and counts
 #
-# A loss or an accuracy over all ranks is a mean over *samples*, but the last batch rarely has the same size on every rank. The
-# ranks that call your `global_mean` have *different numbers* of values, and some may have none. With it, you can average a loss
-# or an accuracy correctly.
+# A loss or an accuracy over all ranks is a mean over *samples*, but the last batch rarely has the same size on every rank. Your
+# `global_mean` averages correctly even so: the ranks that call it have *different numbers* of values, and some may have none.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -560,7 +560,7 @@ lesson.programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 #
 # <details><summary>Hint 1</summary>
 #
-# Which collective brings all names to rank 0?
+# Which collective brings all hosts' names to rank 0?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -603,10 +603,10 @@ lesson.programs.hello(folder / "hello.py")
 #
 # ## Deeper: it ran on your laptop. Would it always?
 #
-# A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
-# events will happen in other orders. In the next program, ranks 1 and 2 each send a result, and the rank `late` sends half a
-# second after the other one. With `source=MPI.ANY_SOURCE`, rank 0 first takes whichever result arrives first. Then it takes
-# rank 2's result.
+# A program that passes its tests has shown you only one order of events. On a cluster, with larger messages and different
+# delays, events will happen in a different order. In the next program, ranks 1 and 2 each send a result, and rank `late` sends
+# its result half a second after the other rank. With `source=MPI.ANY_SOURCE`, rank 0 first takes whichever result arrives
+# first. Then it takes rank 2's result.
 
 # %%
 from mpi4py import MPI

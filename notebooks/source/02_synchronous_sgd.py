@@ -64,9 +64,9 @@ gradients = team.pull("mine")
 lesson.figures.threes(gradients, np.mean(gradients, axis=0))
 
 # %% [markdown]
-# Each rank saw different images, so each has a different gradient. The mean of these gradients depends less on how a few
-# people wrote their 3s. If each of $N$ ranks holds $B$ samples, the mean is exactly the gradient of all $N B$ samples, the
-# *global batch*:
+# Each rank saw different images, so each has a different gradient. The mean of these gradients depends less on how a few people
+# wrote their 3s. If each of $N$ ranks holds $B$ samples, the mean is exactly the gradient for all $N B$ samples, the *global
+# batch*:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
@@ -113,15 +113,15 @@ print(f"the mean over ranks is off by {off_by():.1e} of its length")
 # In this workshop, as in DDP and Horovod, the ranks average **gradients, in every step**. They average losses only to print
 # them. (An algorithm that averages the *weights* now and then is called *local SGD*.)
 #
-# *Try it:* let all ranks hold the same 64 samples: change `own` in the cell that defines `gradient`, and run that cell and the
+# *Try it:* let all ranks hold the same 64 samples. Change `own` in the cell that defines `gradient`, and run that cell and the
 # next. Which batch does the mean gradient belong to now?
 #
 # ## Exercise 1 (normal): average the gradients
 #
-# So far the notebook has computed the mean. In a real run there's no notebook between the ranks, so they have to do it
-# themselves. With this function, many ranks train as one. Every rank calls it right after its own `backward()`. Afterwards
-# each parameter's `p.grad` must be the mean over all ranks. mpi4py sends NumPy arrays, and `tensor.numpy()` turns a CPU tensor
-# into one.
+# So far the notebook has computed the mean. In a real run there's no notebook between the ranks, so they must compute the mean
+# themselves. With your `average_gradients`, many ranks train as one. Every rank calls it right after its own `backward()`.
+# Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py sends NumPy arrays, and `tensor.numpy()` turns a
+# CPU tensor into one.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -167,8 +167,8 @@ lesson.check.average_gradients(average_gradients)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
-# Now write the training loop itself. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images,
-# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your `average_gradients`.
+# Write the training loop. It's the loop of any PyTorch script, plus a call of `average(model, comm)`, which will be your
+# `average_gradients`. `batches` yields `(images, labels)`, and the loss is `cross_entropy(model(images), labels)`.
 # `schedule.step()` sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
@@ -214,10 +214,10 @@ lesson.check.train_epoch(train_epoch)
 # %% [markdown]
 # ## Equal, to the last bit
 #
-# Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
+# Let the ranks train for a few steps. Each rank takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. A colleague has written a function for the average, too, and it sends as many bytes as yours. As in most
-# scripts, only rank 0 prints its loss. (If you haven't written a function yet, `lesson.check.written` uses the solution in its
-# place. A function that you've written is used even if its check fails.)
+# scripts, only rank 0 prints its loss. (If you haven't written a function yet, `lesson.check.written` uses the solution
+# instead. A function that you've written is used even if its check fails.)
 
 # %%
 team.push(
@@ -367,7 +367,7 @@ guess.compare(
 # ## Exercise 4 (warm-up): the same start
 #
 # Training has to begin with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
-# weights, to the last bit. You only have to send the parameters, since this network has nothing else.
+# weights, to the last bit. Sending the parameters is enough, because this network has no other state.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -375,8 +375,8 @@ guess.compare(
 #
 # </details><details><summary>Hint 2: writing into a parameter</summary>
 #
-# PyTorch refuses to change a parameter while it records operations for `backward()`. Do it inside
-# `with torch.no_grad():`, with `p.copy_(torch.from_numpy(array))`.
+# PyTorch refuses to change a parameter while it records operations for `backward()`. So call `p.copy_(torch.from_numpy(array))`
+# inside `with torch.no_grad():`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -407,16 +407,16 @@ def broadcast_weights(model, comm):
 lesson.check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
-# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says.
-# The check then starts fresh ranks, which know none of your functions. So repair `broadcast_weights`, and run all cells above
-# this one again.
+# *Break it:* rank 0 already has its weights, so why call `Bcast`? Put `if comm.rank != 0:` in front of the call, and read what
+# the check says. The check then starts fresh ranks, which know none of your functions. So repair `broadcast_weights`, and run
+# all cells above again.
 
 # %% [markdown]
 # ## MNIST to 99 %, with what you wrote
 #
 # That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. Now train
-# for real. `lesson.recipe` makes an optimizer, and a schedule that lets the learning rate rise for half an epoch and then
-# fall. Everything that the ranks need from each other to train goes through your functions.
+# for real. `lesson.recipe` creates an optimizer, and a schedule that raises the learning rate for half an epoch and then lowers
+# it. Everything that the ranks need from each other for training goes through your functions.
 
 # %%
 team.push(broadcast_weights=lesson.check.written(broadcast_weights))
@@ -458,12 +458,12 @@ print("the library's weights:", [digest[:12] for digest in record["weights_sha25
 print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
-# On two ranks, all of these digests are equal, so you've done, bit for bit, what the library does. (On more ranks, MPI may add
-# up your six small messages in another order than one large message, and then the last bits differ.) And what did the ranks
+# On two ranks, all of these digests should be equal: you've done, bit for bit, what the library does. (On more ranks, MPI may
+# add up your six small messages in another order than one large message, and then the last bits differ.) And what did the ranks
 # tell each other? Rank 0's weights at the start, and in every step the gradients of all ranks. They exchanged digests and
 # accuracies only to check the result.
 #
-# *Beat it:* send half of the bytes: let `average_gradients` send `float16`, run the cells from there on again, and see what
+# *Beat it:* halve the number of bytes. Let `average_gradients` send `float16`, run the cells from there on again, and see what
 # that costs in accuracy. (The check of `average_gradients` will object, because such a mean is only roughly right.)
 #
 # ## Deeper: one message
@@ -618,14 +618,14 @@ whole = gradient(model, *batch(np.arange(64 + 192 * (comm.size - 1))))
 print(f"the plain mean over ranks is off by {off_by():.1%}")
 
 # %% [markdown]
-# This happens in the last step of an epoch, when the samples that are left don't divide evenly. It also happens with language
-# models, where batches hold different numbers of *tokens*. Until October 2024, Hugging Face's `Trainer` made this
-# mistake when it added up the gradients of several small batches. It averaged their mean losses, so a token in a short batch
-# counted more than one in a long batch.
+# Shards are also unequal in the last step of an epoch, if the remaining samples don't divide evenly, and with language models,
+# where batches hold different numbers of *tokens*. Until October 2024, Hugging Face's `Trainer` took a plain mean, too, when it
+# accumulated gradients: it averaged the mean losses of several small batches, so a token in a short batch counted more than a
+# token in a long one.
 #
 # ### Exercise 6 (warm-up): the mean over samples
 #
-# With this function, uneven shards do no harm. Every rank calls `weighted_mean` with the gradient of the *mean* loss of its
+# With this function, unequal shards do no harm. Every rank calls `weighted_mean` with the gradient of the *mean* loss of its
 # own samples, and with the number of these samples. Return the gradient of the mean loss over all samples. A rank may have no
 # samples; its gradient is then all zeros.
 #
@@ -671,7 +671,8 @@ lesson.check.weighted_mean(weighted_mean)
 # ## Deeper: what batch normalization changes
 #
 # The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that, because it
-# subtracts the mean of the batch and divides by its standard deviation. Each rank does so with the statistics of its own samples:
+# subtracts the mean of the batch and divides by its standard deviation. Each rank uses the mean and standard deviation of its
+# own samples only:
 
 
 # %%
@@ -695,10 +696,10 @@ whole = normalized_gradient(*batch(np.arange(128)))
 print(f"the mean over ranks is off by {off_by():.1%}")
 
 # %% [markdown]
-# That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them
-# at the price of extra messages, or a layer that looks at only one sample at a time, such as `GroupNorm` or `LayerNorm`. The
-# running means and variances that batch normalization keeps for testing aren't parameters, so your functions leave them
-# different on every rank. DDP broadcasts those of rank 0 before each forward pass.
+# Statistics per rank are often good enough, but with only a few samples per rank they get noisy. Then use `SyncBatchNorm`,
+# which computes them over all ranks at the price of extra messages, or a layer that looks at only one sample at a time, such as
+# `GroupNorm` or `LayerNorm`. The running means and variances that batch normalization keeps for testing aren't parameters, so
+# your functions leave them different on every rank. DDP broadcasts those of rank 0 before each forward pass.
 #
 # ## Take it home
 #
@@ -713,8 +714,8 @@ print(f"the mean over ranks is off by {off_by():.1%}")
 # ## Remember
 #
 # - The mean of the ranks' gradients is the gradient of the global batch, if all shards are equally large.
-# - Synchronous SGD means the same start, different shards, and averaged gradients in every step. That keeps
-#   the ranks identical.
+# - Synchronous SGD means the same start, different shards, and averaged gradients in every step. Together, these keep the ranks
+#   identical.
 # - Check that all ranks hold the same weights, to the last bit. The loss of rank 0 looks normal even if nobody averages.
 #
 # **Sources.** Synchronous training: J. Chen et al. (arXiv:1604.00981). What to average over, and batch normalization: P. Goyal et

@@ -56,8 +56,8 @@ print(
 hvd.shutdown()
 
 # %% [markdown]
-# `rank` numbers the processes across all hosts, and `local_rank` numbers those on one host. Here the two are equal. On two hosts
-# with two GPUs each they aren't:
+# `rank` numbers the processes across all hosts, and `local_rank` numbers those on one host. On a single host the two are equal.
+# On two hosts with two GPUs each, they aren't:
 #
 # | host | GPU | rank | local rank | images, by rank | images, by local rank |
 # |---|---|---|---|---|---|
@@ -99,9 +99,9 @@ def make_distributed(model, optimizer, hvd):
 # %% [markdown]
 # ## Train with it
 #
-# The loop below is the loop for a single process, apart from this function and the `DistributedSampler`, which gives each rank
-# its own part of every batch. The ranks begin with different weights. At the end, all ranks have the same digest (a checksum of
-# the weights).
+# The loop below is the loop for a single process, with two changes: it calls `make_distributed`, and it uses a
+# `DistributedSampler`, which gives each rank its own part of every batch. The ranks begin with different weights. At the end,
+# all ranks have the same digest (a checksum of the weights).
 
 # %%
 team.push(make_distributed=make_distributed, samples=samples, epochs=epochs)
@@ -162,8 +162,9 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `if rank == 0` | one rank writes the checkpoint; several would overwrite each other's file |
 #
 # The learning rate stays as it is. The *linear scaling rule* would multiply it by the number of ranks, because the global batch
-# grows; [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To start it in a
-# terminal, go to the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
+# grows; [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To start the script in a
+# terminal, go to the workshop's folder, type `source .venv/bin/activate`, and then type the line that the cell prints after
+# `$`.
 
 # %%
 out = paths.BUILD / "horovod_torch.pt"
@@ -186,11 +187,11 @@ scripts.run(
 # Ranks finish their gradients at different moments, perhaps even in different orders. But an allreduce only works if all ranks
 # start the same one. That's why the background threads *negotiate*. They work in *cycles*, by default one per millisecond. In
 # each cycle the ranks first exchange a few bytes, to tell each other which tensors they have ready. Then they send the tensors
-# that are ready on every rank. Small tensors travel together: Horovod copies them side by side into the *fusion buffer*, by
-# default up to 128 MiB, sends the buffer in one allreduce, and copies them out again.
+# that are ready on every rank. Small tensors travel together: Horovod copies them side by side into the *fusion buffer* (128
+# MiB by default), sends its contents in one allreduce, and copies the results out again.
 #
 # Horovod can record all of this on a *timeline*. The next cell starts fresh processes that train a network with 16 small
-# tensors. Horovod records fifteen of their steps, and only after the run has warmed up.
+# tensors. Horovod records fifteen of their steps, once the run has warmed up.
 
 # %%
 measured = lesson.figures.measure("default")
@@ -206,27 +207,27 @@ lesson.figures.draw({"default settings, the step of median length": recorded.typ
 # there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like a negotiation bar, an allreduce bar
 # includes the time that rank 0 spends waiting for the other ranks.
 #
-# The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
-# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a traced training
-# run on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of these allreduces carried only 8 bytes
-# each, and together they took 215 seconds. Much of this time was spent waiting, because the first rank to arrive waits for the
-# last.
+# The ticks at the top mark the cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send.
+# That's why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a traced
+# training run on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of these allreduces carried only 8
+# bytes each, and together they took 215 seconds. Much of this time was spent waiting, because the first rank to arrive waits
+# for the last.
 #
 # ## Who is late?
 #
 # Horovod remembers the tensors of earlier steps, so a single bit is enough to say that a tensor is ready. Without this
-# *response cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. The next run has
-# no cache, and something is wrong with it: in every step, one rank comes late. The program chooses at random which rank it is
-# and how late it comes.
+# *response cache*, each rank sends the tensors' names to rank 0, and the timeline shows when each rank's message arrived. The
+# next run uses no cache, and the run has a problem: in every step, one rank comes late. The program chooses at random which
+# rank is late, and by how much.
 
 # %%
 late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", one_late=True)
 lesson.figures.draw({"one rank is late": late.timeline.typical()})
 
 # %% [markdown]
-# The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's the
-# time that the other ranks spend waiting, and the digits tell you for whom. But the figure shows only one step of fifteen, with
-# a few ranks. In a run on hundreds of ranks, nobody can read the digits. Here are the same messages as a list:
+# Each digit is the number of a rank, drawn at the moment when that rank's message arrived. The long negotiation isn't Horovod's
+# fault. It's the time that the other ranks spend waiting, and the digits tell you for whom. But the figure shows only one step
+# of fifteen, with a few ranks. In a run on hundreds of ranks, nobody can read the digits. Here are the same messages as a list:
 
 # %%
 events = late.timeline.ready
@@ -236,10 +237,10 @@ pd.DataFrame(events).head(6)
 # ### Exercise 1 (normal): who is late?
 #
 # With this function you can find a late rank in any recording. `events` is a list of messages to rank 0, in any order. Each
-# `event` is a message that arrived at `event.at_ms`. In it, rank `event.rank` says that it has the tensor `event.tensor` of
-# step `event.step`. Every rank announces every tensor of every step once. A rank's lateness *for a tensor* is the time from the
-# first rank's message about it to this rank's message. A rank's lateness *in a step* is its largest lateness for any of that
-# step's tensors.
+# `event` is one message, which arrived at `event.at_ms`: rank `event.rank` announced that tensor `event.tensor` of step
+# `event.step` is ready. Every rank announces every tensor of every step once. A rank's lateness *for a tensor* is the time from
+# the first message about that tensor to this rank's message about it. A rank's lateness *in a step* is its largest lateness for
+# any of that step's tensors.
 #
 # <details><summary>Hint 1: two passes</summary>
 #
@@ -293,8 +294,8 @@ print(f"chosen at random: rank {late.late_rank}, {late.late_ms:.0f} ms in every 
 
 # %% [markdown]
 # (On a busy machine, other ranks come late in some steps, too.) A rank that is late in every step has a slow GPU, an overloaded
-# host, or more work than its share. A rank that is late only once has a large `max` and a small median, for example because it
-# wrote a checkpoint. Look for late ranks before you tune any setting.
+# host, or more work than its share. A rank that is late only once, for example because it wrote a checkpoint, has a large `max`
+# and a small median. Look for late ranks before you tune any setting.
 #
 # *Break it:* measure the late run again, but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
 #
@@ -319,8 +320,8 @@ guess.compare([ms / measured.median_ms for ms in slow.step_ms])
 table
 
 # %% [markdown]
-# The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a
-# step takes seconds. Here it does. (Horovod can choose the settings itself, with
+# The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. This wait doesn't matter if
+# a step takes seconds, but here a step takes only milliseconds. (Horovod can choose the settings itself, with
 # [autotune](https://horovod.readthedocs.io/en/stable/autotune.html).)
 #
 # Instead of averaging, the wrapper can combine gradients with
@@ -334,7 +335,7 @@ table
 # ## Deeper: continue from a checkpoint
 #
 # Suppose rank 0 loads a model and an optimizer from a checkpoint, and then calls `make_distributed`. The weights reach all
-# ranks, but the momentum is gone: the wrapper begins without any state, even if the optimizer inside had some, and nothing
+# ranks, but the momentum is gone: the wrapper begins without any state, even if the optimizer inside has some, and nothing
 # warns you. So load the optimizer's state into the wrapper, and broadcast it from rank 0:
 #
 # ```python
@@ -354,8 +355,8 @@ table
 #
 # **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799),
 # for tensor fusion and the timeline; the ring came from A. Gibiansky's post for Baidu, *Bringing HPC Techniques to Deep
-# Learning* (2017). Horovod's documentation and the source of version 0.28.1, for cycles, response cache, launcher and
-# what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is in argonne-lcf/sdl_ai_workshop.
+# Learning* (2017). Horovod's documentation and the source of version 0.28.1, for the cycles, the response cache, the launcher,
+# and what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is in argonne-lcf/sdl_ai_workshop.
 
 # %%
 ranks.stop()

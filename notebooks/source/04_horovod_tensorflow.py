@@ -113,9 +113,9 @@ guess.compare(int((answers[0] != answers[-1]).sum()))
 # %% [markdown]
 # ## Do the ranks agree?
 #
-# You can check that at the end of any run. As in notebook [02](02_synchronous_sgd.ipynb), compute a *digest*, a checksum of all
-# weights, on every rank. Then count how many different digests there are. (`hvd.allgather_object` collects an object from every
-# rank. Horovod matches messages by name, so pass a `name`.)
+# You can check at the end of any run whether the ranks agree. As in notebook [02](02_synchronous_sgd.ipynb), compute a
+# *digest*, a checksum of all weights, on every rank. Then count how many different digests there are. (`hvd.allgather_object`
+# collects an object from every rank. Horovod matches messages by name, so pass a `name`.)
 
 
 # %%
@@ -182,8 +182,8 @@ if rank == 0:
 #
 # ## Exercise 1 (normal): an optimizer that averages
 #
-# With this function you can use any Keras optimizer on many ranks. Give it `keras.optimizers.Adam(0.001)`, and you get back
-# an Adam with the same settings that applies the mean of all ranks' gradients. If the optimizer clips gradients
+# With this function you can use any Keras optimizer on many ranks. Give it `keras.optimizers.Adam(0.001)`, and it returns an
+# Adam optimizer with the same settings, which applies the mean of all ranks' gradients. If the optimizer clips gradients
 # (`clipnorm`), it must clip their mean. The last line creates an object of your class with the given optimizer's settings.
 #
 # <details><summary>Hint 1: where?</summary>
@@ -249,10 +249,10 @@ hvd.shutdown()  # its idle thread would take time from the script below
 # ## A script for many processes
 #
 # What does a script for many processes need besides averaged gradients? [scripts/horovod_tf.py](scripts/horovod_tf.py) is a
-# complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records what it
-# computes on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and that works
-# with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked lines
-# know about other processes. Here they are, with the lines around them:
+# complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records its
+# computations on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and the
+# wrapped tape works with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python.
+# Only the marked lines know about other processes. Here are the marked lines, with the lines around them:
 
 # %%
 take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
@@ -263,16 +263,17 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 # | `hvd.init()` | starts Horovod's background thread, which finds out which gradients are ready on all ranks ([03](03_horovod_pytorch.ipynb) shows how) |
 # | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
 # | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
-# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number of steps, or some wait forever |
+# | `steps` | each step takes 64 images per rank, so an epoch has fewer steps. All ranks must take the same number of steps, or some ranks wait forever |
 # | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
 # | `permutation(…)[rank::size]` | each rank takes its own part of every batch. All ranks shuffle with the same seed, so the parts don't overlap |
 # | `allreduce(…, op=hvd.Sum)` | each rank tests its own part. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
 # | `if rank == 0` | one rank prints and writes the file |
 #
-# Keras keeps its weights in variables of its own. Inside each Keras variable `v` is a TensorFlow variable, `v.value`, and
-# Horovod only understands that one.
+# Keras keeps its weights in variables of its own. Inside each Keras variable `v` is a TensorFlow variable, `v.value`, the only
+# kind that Horovod understands.
 #
-# The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
+# The next cell starts the script with `mpiexec`. A Horovod script needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says
+# why.
 
 # %%
 options = ["--data", paths.MNIST, "--images", samples, "--epochs", epochs, "--out", out]
@@ -282,7 +283,7 @@ scripts.run(
 )
 
 # %% [markdown]
-# The first epoch also has the first step, which builds the graph. How much slower does that make the first epoch in your run?
+# The first epoch includes the first step, which builds the graph. How much slower does that make the first epoch in your run?
 #
 # ## Exercise 2 (normal): from one process to many
 #
@@ -290,12 +291,12 @@ scripts.run(
 # any Keras script run on many processes. All ranks call the function with the same images, labels and path, but each rank has
 # built `model` with its own random weights. Horovod is already initialized.
 #
-# - Together the ranks train on each sample once per epoch, 64 samples *per rank* and step, with the learning rate scaled
-#   linearly. (The number of samples is a multiple of the number of ranks.)
-# - Afterward all ranks hold the same trained model, and one of them has saved it.
+# - Together the ranks train on each sample once per epoch, with 64 samples *per rank* in each step, and the learning rate
+#   scaled linearly. (The number of samples is a multiple of the number of ranks.)
+# - Afterwards all ranks hold the same trained model, and one of them has saved it.
 #
-# `averaging` is the function that you've just written. The lesson has a callback that broadcasts rank 0's weights before the
-# first step, `lesson.keras3.BroadcastVariables()`.
+# `averaging` is your function from exercise 1. The callback `lesson.keras3.BroadcastVariables()` broadcasts rank 0's weights
+# before the first step.
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
@@ -388,12 +389,12 @@ take_home.diff("horovod_tf.py", "horovod_keras.py")
 # %% [markdown]
 # ## Deeper: what else Keras 3 breaks
 #
-# Horovod's gradient tape works under Keras 3. The parts in this table don't. All of them work with the legacy Keras 2 (the
-# package `tf-keras`, and `TF_USE_LEGACY_KERAS=1` in the environment).
+# Horovod's gradient tape works under Keras 3. The parts of Horovod in this table don't. All of them work with the legacy Keras
+# 2 (the package `tf-keras`, and `TF_USE_LEGACY_KERAS=1` in the environment).
 #
 # | broken | what to do |
 # |---|---|
-# | `hvd_keras.callbacks` raise errors | broadcast with `lesson.keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
+# | `hvd_keras.callbacks` raise errors | broadcast with `lesson.keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in the `on_epoch_end` of a callback, and list this callback before those that read the metrics, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
 # | `hvd.SyncBatchNormalization` raises an error | use `GroupNormalization` or `LayerNormalization`. Keras's own `BatchNormalization(synchronized=True)` doesn't help: under Horovod it silently uses each rank's own statistics |
 # | `hvd.PartialDistributedGradientTape`, for layers that differ by rank, raises an error | call `tape.register_local_source(v.value)` for each variable of those layers, on a `DistributedGradientTape` created with `scale_local_gradients=False` |
 # | `model.save` raises an error with Horovod's optimizer | average in `apply`, as you did |
@@ -417,18 +418,18 @@ for broken in (
 hvd.shutdown()
 
 # %% [markdown]
-# There is one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single rank
-# builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. After 60 seconds,
-# Horovod's *stall inspector* warns: it lists the tensors that some ranks wait for, and the ranks that haven't announced them.
-# With `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. So build the same networks in the same order on every
-# rank, or name the layers yourself.
+# There's one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single rank
+# builds one more network than the other ranks do, its layers' names differ from then on, and all ranks wait forever. After 60
+# seconds, Horovod's *stall inspector* warns: it lists the tensors that some ranks wait for, and the ranks that haven't
+# announced them. With `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. So build the same networks in the same
+# order on every rank, or name the layers yourself.
 #
 # ## Deeper: TensorFlow's own strategies
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
-# `MultiWorkerMirroredStrategy` uses several hosts. The processes of the latter talk over gRPC, which leaves a supercomputer's
-# fast network unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new
-# work, look at DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
+# `MultiWorkerMirroredStrategy` uses several hosts. Its processes talk over gRPC, which leaves a supercomputer's fast network
+# unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new work, look at
+# DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page
 # [Differences](../book/differences.md) says what replaces them.)
 #
 # ## Remember
