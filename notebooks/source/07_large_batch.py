@@ -165,7 +165,7 @@ picture("bowl")
 # side. Momentum changes this limit. With a momentum of $m$ the limit is $2 (1 + m)/\lambda$. *Nesterov momentum* takes the
 # gradient at the point where the momentum alone would lead, and its limit is lower, $2 (1 + m)/((1 + 2m)\lambda)$.
 #
-# ### Exercise 2 (warm-up): the longest safe rate
+# ### Exercise 2 (warm-up): the highest safe rate
 #
 # A network's loss isn't a bowl, but at every point there's a direction in which it curves most, and you'll measure how much. Your
 # function turns that curvature into the highest learning rate that's still safe there. You'll use it to predict which rates
@@ -177,13 +177,13 @@ picture("bowl")
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of longest_rate}
+# {solution of highest_rate}
 #
 # </details>
 
 
 # %%
-def longest_rate(curvature, momentum, nesterov=False):
+def highest_rate(curvature, momentum, nesterov=False):
     """The highest stable learning rate in a bowl of this curvature, a number above 0.
 
     momentum: m, from 0 to below 1. nesterov: whether it's Nesterov momentum.
@@ -198,7 +198,7 @@ def longest_rate(curvature, momentum, nesterov=False):
 
 
 # %%
-lesson.check.longest_rate(longest_rate)
+lesson.check.highest_rate(highest_rate)
 
 # %% [markdown]
 # The next cell measures the curvature during four short runs, which take about half a minute. (To do so, it multiplies a random
@@ -212,8 +212,8 @@ of_ranks = team.run(
     lesson.curvature.follow, 25 if sizes.name == "quick" else 60, timeout=300
 )
 followed = {name: run for runs in of_ranks for name, run in runs.items()}
-longest = lesson.check.written(longest_rate)
-lesson.figures.limits(followed, lambda curvature: longest(curvature, 0.5))
+highest = lesson.check.written(highest_rate)
+lesson.figures.limits(followed, lambda curvature: highest(curvature, 0.5))
 
 # %% [markdown]
 # In the right panel, the thick lines are the limits that your function computes, and the thin lines are the rates. (The run at
@@ -234,7 +234,7 @@ lesson.figures.limits(followed, lambda curvature: longest(curvature, 0.5))
 
 # %%
 peak = max(curvature for _, _, _, curvature in followed["0.1 at once"])
-limit = longest(peak, momentum=0.5)
+limit = highest(peak, momentum=0.5)
 print(f"highest curvature {peak:.1f}: the highest safe rate is {limit:.3f}")
 rates = (0.01, 0.1, 0.3, 1.28)
 for rate in rates:
@@ -308,7 +308,7 @@ picture("decays")
 #
 # <details><summary>Hint 1: which momentum?</summary>
 #
-# Take the momentum whose highest safe rate gives the longest step in effect: compare `longest(peak, m) / (1 - m)` for 0.5 and
+# Take the momentum whose highest safe rate gives the longest step in effect: compare `highest(peak, m) / (1 - m)` for 0.5 and
 # 0.9.
 #
 # </details><details><summary>Hint 2: which rate?</summary>
@@ -326,7 +326,7 @@ picture("decays")
 # %%
 recipe = {
     # <solution>
-    "lr": longest(peak, momentum=0.9),
+    "lr": highest(peak, momentum=0.9),
     "momentum": 0.9,
     "nesterov": False,
     "warmup_epochs": 0,

@@ -10,7 +10,7 @@ from workshop_lib.training import GUESS_LOSS
 
 from lessons.large_batch import recipes
 
-LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
+LEAST_CURVATURE = 0.1  # below this curvature, the highest stable rate means nothing
 
 
 @figures.styled
@@ -47,20 +47,20 @@ def clinic(runs: Mapping[str, dict]) -> figures.RecordFigure:
 
 
 @figures.styled
-def limits(followed: Mapping[str, Sequence[tuple]], longest: Callable[[float], float]) -> figures.RecordFigure:
-    """Draw losses (left), and the learning rate and the longest one that its curvature allows (right), by step.
+def limits(followed: Mapping[str, Sequence[tuple]], highest: Callable[[float], float]) -> figures.RecordFigure:
+    """Draw losses (left), and the learning rate and the highest one that its curvature allows (right), by step.
 
     followed: {name: rows of (step, rate, loss, curvature)}. The run that begins at 1.28 collapses before its curvature
     means anything, so it is left out on the right.
     """
-    caption = "right, thick: the longest stable rate, the limit; thin: the rate"
+    caption = "right, thick: the highest stable rate, the limit; thin: the rate"
     figure, (left, right) = figures.new_figure("Loss and limit", caption, columns=2)
     for index, name in enumerate(sorted(followed)):
         step, rate, loss, curvature = np.array(followed[name]).T
         look = figures.style(index)
         left.plot(step, loss, **look, label=name)
         if name != "1.28 at once":
-            limit = [longest(each) if each > LEAST_CURVATURE else np.nan for each in curvature]
+            limit = [highest(each) if each > LEAST_CURVATURE else np.nan for each in curvature]
             right.plot(step, limit, **look)
             right.plot(step, rate, **look | {"linewidth": 1, "marker": ""})
     left.axhline(GUESS_LOSS, **figures.LEVEL, label="guessing")

@@ -1,4 +1,4 @@
-"""The exercises of 07_large_batch: the learning rate for many workers, the longest safe one, a recipe of the learner's
+"""The exercises of 07_large_batch: the learning rate for many workers, the highest safe one, a recipe of the learner's
 own (own_recipe.py), and recipes to diagnose (recipe_clinic.py).
 """
 
@@ -14,7 +14,7 @@ from lessons.large_batch.own_recipe import judge as recipe
 from lessons.large_batch.own_recipe import train as train_recipe
 from lessons.large_batch.recipe_clinic import diagnoses, patients
 
-__all__ = ["diagnoses", "learning_rate", "longest_rate", "patients", "recipe", "train_recipe", "written"]
+__all__ = ["diagnoses", "learning_rate", "highest_rate", "patients", "recipe", "train_recipe", "written"]
 
 NOTEBOOK = "07_large_batch"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -72,22 +72,22 @@ learning_rate = played(
 )
 
 
-def play_longest_rate(longest_rate: Callable, comm) -> Iterator[tuple]:
+def play_highest_rate(highest_rate: Callable, comm) -> Iterator[tuple]:
     for momentum in (0.0, 0.5, 0.9):
         for nesterov in (False, True):
             kind = "Nesterov momentum" if nesterov else "momentum"
             for curvature in (4.0, 0.3):
                 text = f"the limit is right with a {kind} of {momentum:g}"
-                yield text, longest_rate(curvature, momentum, nesterov), f"with a curvature of {curvature:g}"
-    yield "without a third argument, it's ordinary momentum", longest_rate(4.0, 0.9)
+                yield text, highest_rate(curvature, momentum, nesterov), f"with a curvature of {curvature:g}"
+    yield "without a third argument, it's ordinary momentum", highest_rate(4.0, 0.9)
 
 
 LIMIT = "2 * (1 + momentum) / curvature"
 OF_NESTEROV = "limit / (1 + 2 * momentum) if nesterov else limit"
-longest_rate = played(
-    "longest_rate",
+highest_rate = played(
+    "highest_rate",
     NOTEBOOK,
-    play_longest_rate,
+    play_highest_rate,
     [
         Edit("the 2 is missing: without momentum, the limit is 2/λ.", (LIMIT, "(1 + momentum) / curvature")),
         Edit("that's the limit without momentum. Multiply it by 1 + m.", (LIMIT, "2 / curvature")),

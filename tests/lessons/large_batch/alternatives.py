@@ -9,26 +9,26 @@ RIGHT = {
                 return base_lr + (base_lr * workers - base_lr) * step / warmup_steps
             """
     },
-    "longest_rate": {
+    "highest_rate": {
         "with an if": """
-            def longest_rate(curvature, momentum, nesterov=False):
+            def highest_rate(curvature, momentum, nesterov=False):
                 if nesterov:
                     return 2 * (1 + momentum) / ((1 + 2 * momentum) * curvature)
                 return 2 * (1 + momentum) / curvature
             """,
         "a bool as a number": """
-            def longest_rate(curvature, momentum, nesterov=False):
+            def highest_rate(curvature, momentum, nesterov=False):
                 return 2 / curvature * (1 + momentum) / (1 + 2 * momentum * nesterov)
             """,
         "an array of NumPy": """
-            def longest_rate(curvature, momentum, nesterov=False):
+            def highest_rate(curvature, momentum, nesterov=False):
                 import numpy as np
 
                 limits = np.array([1, 1 / (1 + 2 * momentum)]) * 2 * (1 + momentum) / curvature
                 return limits[int(nesterov)]
             """,
         "where the steps stop shrinking": """
-            def longest_rate(curvature, momentum, nesterov=False):
+            def highest_rate(curvature, momentum, nesterov=False):
                 import numpy as np
 
                 low, high = 0.0, 100.0 / curvature
@@ -42,7 +42,7 @@ RIGHT = {
                 return low
             """,
         "a tensor": """
-            def longest_rate(curvature, momentum, nesterov=False):
+            def highest_rate(curvature, momentum, nesterov=False):
                 import torch
 
                 limit = torch.tensor(2.0 * (1 + momentum), dtype=torch.float64).div(curvature)
@@ -53,7 +53,7 @@ RIGHT = {
     },
 }
 WRONG = {
-    "longest_rate": {
+    "highest_rate": {
         "the curvature above the line": (
             [("2 * (1 + momentum) / curvature", "2 * (1 + momentum) * curvature")],
             "it gives 8 where 0.5 is right",
