@@ -401,7 +401,7 @@ lesson.check.allgather(allgather)
 # %% [markdown]
 # ## On sixteen ranks
 #
-# A few cores can't show what a ring gains, so the next sixteen ranks *emulate* sixteen machines on 10 Gb Ethernet. The
+# A few cores can't show what a ring gains, so the next sixteen ranks *emulate* sixteen imagined machines on 10 Gb Ethernet. The
 # processes and messages are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on
 # that network.
 

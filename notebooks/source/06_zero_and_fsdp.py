@@ -536,8 +536,8 @@ class Lookahead:
 lesson.check.Lookahead(Lookahead)
 
 # %% [markdown]
-# How much time does that save? Sixteen ranks emulate machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). In this emulation, a
-# layer takes 2 ms in the forward pass and 4 ms in the backward pass.
+# How much time does that save? Sixteen ranks emulate imagined machines on 10 Gb Ethernet, as in [05](05_ddp.ipynb). In this
+# emulation, a layer takes 2 ms in the forward pass and 4 ms in the backward pass.
 
 # %%
 guess = predict(
