@@ -16,8 +16,8 @@ CORE_PATH = "core path"  # the track of the notebooks that everybody should do
 TRACK = re.compile(r'# %% \[markdown\] track="([^"]+)"\n')  # the first line of a source
 CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
 HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
-# What an answer defines: a file, a function or class, a dictionary, or the path of a script.
-NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = (?:[\[{]|paths\.SCRIPTS / ))", re.MULTILINE)
+# What an answer defines: a file, a function or class, a dictionary or list, or the path of a script.
+NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = (?:[\[{]|paths\.SCRIPTS /))", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)[\w.]+\.\w+\((.*)\)$")
 
 
