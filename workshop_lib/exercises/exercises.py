@@ -17,7 +17,7 @@ TRACK = re.compile(r'# %% \[markdown\] track="([^"]+)"\n')  # the first line of 
 CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
 HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, a dictionary or list, or the path of a script.
-NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = (?:[\[{]|paths\.SCRIPTS /))", re.MULTILINE)
+NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = (?:[\[{]|paths\.SCRIPTS))", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)[\w.]+\.\w+\((.*)\)$")
 
 
