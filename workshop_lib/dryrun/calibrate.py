@@ -5,18 +5,15 @@ of the device, so it's measured with the script itself.
 """
 
 import datetime
-import json
 import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from workshop_lib.arguments import Parser
-from workshop_lib.dryrun.dry_run import LIMIT_S, checked, dry_run, run_to_end
+from workshop_lib.dryrun.dry_run import LIMIT_S, TORCHRUN, checked, dry_run, read_result, run_to_end
 from workshop_lib.errors import InputError
 from workshop_lib.machine.catalogue import emulated_machine
-
-TIMER = "workshop_lib.dryrun.step_timer"
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,9 @@ def calibrate(script, *options, machine: str, timeout_s: float = LIMIT_S) -> Cal
     flops = dry_run(script, *options, world_size=1, timeout_s=timeout_s).flops
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "steps.json"
-        launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "1", "-m", TIMER]
-        output = run_to_end([*launch, "--out", str(out), str(script), *words], timeout_s, script)
-        if not out.exists():
-            last = (output.strip().splitlines() or ["nothing"])[-1]
-            raise InputError(f"{script} ended without a result. The last that it printed: {last}")
-        found = json.loads(out.read_text(encoding="utf-8"))
+        timer = [*TORCHRUN, "1", "-m", "workshop_lib.dryrun.step_timer", "--out", str(out)]
+        output = run_to_end([*timer, str(script), *words], timeout_s, script)
+        found = read_result(out, script, output)
     if "error" in found:
         raise InputError(f"{script} could not be timed: {found['error']}")
     return Calibration(chosen.name, found["device"], found["step_s"], flops, max(peaks.values()))

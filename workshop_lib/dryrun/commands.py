@@ -69,9 +69,8 @@ def dryrun(
             raise InputError("--find-mesh needs --world-size and --machine, and tries every mesh: leave --mesh out.")
         if json:
             raise InputError("--find-mesh prints a table: leave --json out.")
-        memory_bytes = 1e9 * memory_gb
         found = meshes(
-            script, *rest, world_size=world_size, machine=machine, memory_bytes=memory_bytes, timeout_s=timeout
+            script, *rest, world_size=world_size, machine=machine, memory_bytes=1e9 * memory_gb, timeout_s=timeout
         )
         _print_meshes(found, memory_gb)
         return

@@ -24,6 +24,8 @@ from workshop_lib.ranks.launch import processes, scripts
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
 METER = "workshop_lib.dryrun.meter"
+# The ranks of one host need no name service. The number of ranks comes next.
+TORCHRUN = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node"]
 ROOM_BYTES = 2 * 2**30  # a script that fails on fake tensors is tried with real ones up to this peak
 
 
@@ -97,7 +99,7 @@ def _dry_runs(
             command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, *on, str(script), *words]
             output = run_to_end(command, timeout_s, script, reason)
             made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
-            last = _read(made[-1] if made else Path(folder) / "0.json", script, output)
+            last = read_result(made[-1] if made else Path(folder) / "0.json", script, output)
             if "error" not in last:
                 return [replace(Report.read(path), fallback_reason=reason) for path in made]
             if not last.get("raised") or last["peak_bytes"] > ROOM_BYTES:
@@ -113,10 +115,10 @@ def real_run(script, *options, ranks: int) -> list[Report]:
     """
     words = checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
-        launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
-        output = run_to_end([*launch, "--out", folder, str(script), *words], LIMIT_S, script)
+        command = [*TORCHRUN, str(ranks), "-m", METER, "--out", folder, str(script), *words]
+        output = run_to_end(command, LIMIT_S, script)
         for rank in range(ranks):
-            result = _read(Path(folder) / f"{rank}.json", script, output)
+            result = read_result(Path(folder) / f"{rank}.json", script, output)
             if "error" in result:
                 raise InputError(f"{script} failed on rank {rank}: {result['error']}")
         return [Report.read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
@@ -160,7 +162,7 @@ def run_to_end(command: list[str], timeout_s: float, script, reason: str = "") -
     return output
 
 
-def _read(place: Path, script, output: str) -> dict:
+def read_result(place: Path, script, output: str) -> dict:
     if not place.exists():
         last = (output.strip().splitlines() or ["nothing"])[-1]
         raise InputError(f"{script} ended without a result. The last that it printed: {last}")

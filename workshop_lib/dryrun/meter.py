@@ -265,8 +265,7 @@ def metered(
             taken = STEPS - meter.steps_to_take
             result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {STEPS}"}
     except SystemExit as error:
-        reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
-        result = {"error": f"it ended itself{reason}"}
+        result = {"error": ended_itself(error)}
     except Exception as error:  # a script may raise anything, and whoever started the dry run gets to read it
         result = {"error": sentence(error, script), "raised": True}
     if meter.report is not None:
@@ -303,6 +302,11 @@ def main() -> None:
         if dist.is_initialized():
             dist.barrier()  # a rank that exits early would cut off ranks that are still receiving
             dist.destroy_process_group()
+
+
+def ended_itself(error: SystemExit) -> str:
+    reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
+    return f"it ended itself{reason}"
 
 
 def sentence(error: Exception, script: str) -> str:

@@ -8,6 +8,7 @@ name, or the error that ended the script. calibrate.py starts this.
 
 import argparse
 import contextlib
+import itertools
 import json
 import time
 import warnings
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from workshop_lib.dryrun.meter import EnoughSteps, run, sentence
+from workshop_lib.dryrun.meter import EnoughSteps, ended_itself, run, sentence
 
 WARM_UP = 5  # steps in which kernels are chosen or compiled, and memory is allocated
 STEPS = 20
@@ -49,8 +50,7 @@ class StepTimer:
 
     def step_s(self) -> list[float]:
         """Seconds of each step after the warm-up."""
-        measured = self.ended_s[WARM_UP:]
-        return [end - begin for begin, end in zip(measured, measured[1:], strict=False)]
+        return [end - begin for begin, end in itertools.pairwise(self.ended_s[WARM_UP:])]
 
 
 def timed(script: str, options: list[str]) -> dict:
@@ -58,7 +58,7 @@ def timed(script: str, options: list[str]) -> dict:
     try:
         run(script, options, timer, None, False)
     except SystemExit as error:
-        return {"error": f"it ended itself with {error.code!r}"}
+        return {"error": ended_itself(error)}
     except Exception as error:  # a script may raise anything, and whoever calibrates gets to read it
         return {"error": sentence(error, script)}
     if not timer.step_s():

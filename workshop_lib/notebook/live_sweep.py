@@ -185,7 +185,7 @@ class SweepDashboard(Dashboard):
     def _note(self) -> list[str]:
         """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
         if machines := sorted({run.machine for run in self.runs if run.machine}):
-            return [emulation.label(" and ".join(map(catalogue.label, machines)))]
+            return [emulation.label(*machines)]
         runs = pd.DataFrame(self.runs, columns=SpeedRun._fields)
         runs = runs.rename(columns={"name": "backend", "ranks": "world_size"})
         medians = runs.groupby(["backend", "world_size"], as_index=False)["samples_per_s"].median()

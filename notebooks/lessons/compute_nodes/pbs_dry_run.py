@@ -69,7 +69,7 @@ def dry_run(script: Path, *arguments: str) -> JobScript:
             "PBS_O_WORKDIR": SCRIPTS.parent,
             "HOME": home,
         }
-        programs = FakePrograms(home, FOREIGN, values | {"HOME": home}, missing=("srun", "scontrol"))
+        programs = FakePrograms(home, FOREIGN, values, missing=("srun", "scontrol"))
         calls, job.problem = programs.calls(["bash", str(script), *arguments], home)
         for call in calls:
             job.alone |= call.name == "torchrun"

@@ -148,9 +148,9 @@ def emulating(machine: str | None) -> Iterator[Emulation | None]:
         stop()
 
 
-def label(machine: str) -> str:
-    """The sentence that stands beside times emulated on this machine."""
-    return f"All times are emulated on {catalogue.label(machine)}."
+def label(*machines: str) -> str:
+    """The sentence that stands beside times emulated on these machines."""
+    return f"All times are emulated on {' and '.join(map(catalogue.label, machines))}."
 
 
 def settings(machine: str | None) -> dict[str, str]:
