@@ -47,7 +47,7 @@ def play_ranks_by_frame(ranks_by_frame: Callable, comm) -> Iterator[tuple]:
     forwards = [log_of(rank, frame) for rank, frame in enumerate((ATTENTION, MLP, MLP, MLP_LATER))]
     yield "other lines and other files are other places", groups(ranks_by_frame(forwards)), "with three `forward`s"
     silent = [log_of(0, WAITS), log_of(1), log_of(2, WAITS), log_of(3)]
-    yield "ranks that haven't answered are together", groups(ranks_by_frame(silent)), "when 1 and 3 don't answer", SILENT
+    yield "ranks that haven't answered are together", groups(ranks_by_frame(silent)), "when two don't answer", SILENT
     many = [log_of(rank, READS if rank == 617 else WAITS) for rank in range(MANY)]
     smallest = min(groups(ranks_by_frame(many)), key=len)
     yield f"the one rank of {MANY:,} is found", smallest, "in the smallest group"
@@ -78,10 +78,7 @@ ranks_by_frame = played(
             "is the key only a part of the line? Each layer has a `forward`: keep the file, the line and the function.",
             (FRAME, f'{FRAME}.rpartition(" in ")[2]'),
         ),
-        Edit(
-            SILENT,
-            ("    frame = ", "    if not found:\n            continue\n        frame = "),
-        ),
+        Edit(SILENT, ("    frame = ", "    if not found:\n            continue\n        frame = ")),
     ],
     communicates=False,
     watched=False,
