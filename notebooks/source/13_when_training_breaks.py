@@ -91,8 +91,8 @@ scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 # %% [markdown]
 # No rank has printed anything since, and none has ended. So ask them. `faulthandler` comes with Python. The job's script calls
 # `faulthandler.register(signal.SIGUSR1)` at the top, so `kill -USR1 PID` makes a rank print the line it's at, even deep inside a
-# collective. (Your script doesn't? After `pip install py-spy`, `py-spy dump --pid PID` shows the same from outside, but on most
-# machines only to root.)
+# collective. (Your script doesn't? Then this signal would end it. After `pip install py-spy`, `py-spy dump --pid PID` shows the
+# same from outside, though on many machines only to root.)
 #
 # Ask twice, because a rank may just be on its way to the line where it hangs.
 
@@ -162,8 +162,8 @@ for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
 tonight.end()
 
 # %% [markdown]
-# (The check also tries your function on the made-up logs of 1,024 ranks.) The large group waits in a collective, so it's
-# innocent. The rank of the small group opens a file on a disk that doesn't answer.
+# The large group waits in a collective, so it's innocent. The rank of the small group opens a file on a disk that doesn't
+# answer.
 #
 # On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If
 # that's the same line on all ranks, you need the dumps of the next section.
