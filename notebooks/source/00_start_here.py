@@ -132,7 +132,7 @@ from workshop_lib import profile
 sizes = profile.current()
 
 # %% [markdown]
-# ## The first training
+# ## The first training run
 #
 # Now train a small convolutional network on all ranks. It learns to read handwritten digits from the MNIST collection. Each
 # rank works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself
