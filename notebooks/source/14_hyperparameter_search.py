@@ -134,19 +134,18 @@ drawn = [my_draw() for _ in grid]
 at_random = lesson.live.run(team, lesson.schedulers.Listed(drawn, images=rungs[1]))
 
 # %% [markdown]
-# Did random search beat the grid? A second run of the same setting starts from other weights and sees the images in another
-# order, if its *seed* is different. So its accuracy differs, too. Three good settings were recorded with ten seeds each, over
-# 12,288 images. The middle one of their standard deviations is your yardstick, the *spread over seeds*. The difference between
-# two runs varies $\sqrt 2$ times as much, so this notebook counts a difference only if it's more than $2 \sqrt 2$ spreads:
+# Did random search beat the grid? Train the same setting again with another *seed*, which means different initial weights and a
+# different order of the images, and the accuracy changes. Three good settings were recorded with ten seeds each, over 12,288
+# images. The middle one of their standard deviations is your yardstick, the *spread over seeds*. The difference between two
+# runs varies $\sqrt 2$ times as much, so this notebook counts a difference only if it's more than $2 \sqrt 2$ spreads:
 
 # %%
-found = {"random search": at_random.best, "the grid": of_grid.best}
-print("on held-out images:", lesson.seeds.verdict(found))
+of_best = {"random search": at_random.best, "the grid": of_grid.best}
+print("on held-out images:", lesson.seeds.verdict(of_best))
 
 # %% [markdown]
 # If another seed could reverse it, these two runs don't tell you which search is better. The argument for random search is
-# about the average of many searches, so a single race can't refute it either. How many trials were hopeless, and how early
-# could you have known?
+# about the average of many searches. How many trials were hopeless, and how early could you have known?
 #
 # ## Stop the bad ones early
 #
@@ -169,9 +168,9 @@ guess
 waiting = lesson.live.run(
     team, lesson.schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs)
 )
+guess.compare(100 * lesson.figures.idle_share(waiting))
 
 # %%
-guess.compare(100 * lesson.figures.idle_share(waiting))
 lesson.figures.ranks_over_time({"halving that waits": waiting})
 
 # %% [markdown]
@@ -279,11 +278,8 @@ lesson.figures.ranks_over_time(
 # budget would have paid for only eight trials.
 
 # %%
-finished = [done.result["images"] for done in never_waits.done]
-print(
-    "trials that finished each rung:",
-    {images: finished.count(images) for images in rungs},
-)
+for images in rungs:
+    print(f"{len(never_waits.held_out(images))} trials saw {images:,} images")
 
 # %% [markdown]
 # ## What may you report?
@@ -341,15 +337,14 @@ pd.DataFrame(rows).style.format(
 # %% [markdown]
 # ## One large job, or many small ones?
 #
-# Back to the question from the start. You have both answers: one network that has seen all the images, and the best of many that
-# have shared them.
+# Back to the question from the start. You have one network that has seen all the images, and the best of many that shared them:
 
 # %%
 lesson.figures.best_so_far({"one large job": large, "your ASHA": never_waits})
 
 # %% [markdown]
-# The curves choose, because they are about held-out images. To report, take the test images. Your large job has a single trial,
-# so your `winner` takes this one:
+# The curves show accuracy on held-out images, so they may choose. To report, take the test images. Your large job is a single
+# trial, with the weights that it has at the end:
 
 # %%
 _, guessed = lesson.check.written(winner)(lesson.live.finalists(team, large))
@@ -357,23 +352,19 @@ print("on test images:", lesson.seeds.verdict({"the job": guessed, "ASHA": searc
 search_wins.compare(100 * (searched - guessed))
 
 # %% [markdown]
-# If another seed could reverse the result, your guess was as good as a search. If the search is clearly ahead, your guess was
-# bad. If the job is clearly ahead, the search has drawn nothing as good as your guess, or has stopped it too early.
+# If another seed could reverse the result, you can't tell the two apart, so your guess was good. If the search is clearly
+# ahead, your guess was bad. If the job is clearly ahead, the search has drawn nothing as good as your guess, or has stopped it
+# too early. Here the yardstick is rough, because long runs may vary less, and another search would also draw other settings.
 #
 # Would chance have guessed as well? Random search has trained eight drawn settings on 12,288 images each. Here they are beside
 # your guess and your search's winner, each after as many images:
 
 # %%
-chance = [done.result["held_out"] for done in at_random.done]
-of_asha = {
-    done.result["trial"]: done.result["held_out"]
-    for done in never_waits.done
-    if done.result["images"] == rungs[1]
-}
-best = of_asha[winning_trial]
+chance = at_random.held_out(rungs[1]).values()
+best = never_waits.held_out(rungs[1])[winning_trial]
 behind = sum(each < best - lesson.seeds.least_difference() for each in chance)
 print(f"after {rungs[1]:,} images:")
-print(f"- your guess: {large.done[2].result['held_out']:.2%}")
+print(f"- your guess: {large.held_out(rungs[1])[0]:.2%}")
 print(f"- the winner of your search: {best:.2%}")
 print(f"- clearly behind the winner: {behind} of {len(chance)} drawn settings")
 
@@ -409,6 +400,8 @@ guess
 # %%
 first, second, third = repeated.values()
 guess.compare(100 * lesson.seeds.wrong_winner(first, second, seeds=1))
+
+# %%
 lesson.figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %% [markdown]

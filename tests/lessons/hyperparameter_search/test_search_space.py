@@ -71,6 +71,7 @@ def done(trial, images, held_out, ranks, start_s, end_s):
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
     state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
     assert figures.idle_share(state) == pytest.approx(0.25)
+    assert state.held_out(10) == {0: 0.5, 1: 0.6} and state.best == 0.6
     check_layout(figures.ranks_over_time({"two": state}))
     figure = figures.best_so_far({"two": state})
     check_layout(figure)
