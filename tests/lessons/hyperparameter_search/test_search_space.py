@@ -69,14 +69,14 @@ def done(trial, images, held_out, ranks, start_s, end_s):
 
 
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
-    state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
+    state = Search(2, tmp_path, done=[done(0, 10, 0.6, [0], 0, 2), done(1, 20, 0.5, [1], 0, 1)])
     assert figures.idle_share(state) == pytest.approx(0.25)
-    assert state.held_out(10) == {0: 0.5, 1: 0.6} and state.best == 0.6
+    assert state.held_out(10) == {0: 0.6} and state.best == 0.6
     check_layout(figures.ranks_over_time({"two": state}))
     figure = figures.best_so_far({"two": state})
     check_layout(figure)
     (line,) = figure.axes[0].lines
-    assert line.get_xdata().tolist() == [10, 20] and line.get_ydata().tolist() == pytest.approx([50, 40])
+    assert line.get_xdata().tolist() == [10, 30] and line.get_ydata().tolist() == pytest.approx([40, 40])
 
 
 def test_the_records_say_what_the_notebook_says_about_them():
@@ -85,7 +85,7 @@ def test_the_records_say_what_the_notebook_says_about_them():
     assert np.median(third) == pytest.approx(np.median(first), abs=0.001), "its median is as high"
     assert sorted(third)[1] < min(first + second) < sorted(third)[2], "two of its ten seeds end badly"
     assert min(seeds.seeds_needed(first, other) for other in (second, third)) > len(first), "more than were recorded"
-    assert np.std(second, ddof=1) < seeds.spread() == pytest.approx(np.std(first, ddof=1)) < np.std(third, ddof=1)
+    assert seeds.spread() == pytest.approx(np.std(first, ddof=1)), "the middle one of their standard deviations"
 
 
 def test_a_difference_counts_from_twice_its_own_spread_on():
