@@ -49,7 +49,7 @@ my_guess = {"lr": 0.01, "momentum": 0.9, "batch": 64}
 
 # %%
 search_wins = predict(
-    "By how many points of accuracy will a search beat this job? Below 0, the job wins.",
+    "By how many points will a search beat this job? Below 0, the job wins.",
     low=-5,
     high=5,
     unit="points",
@@ -438,7 +438,6 @@ import os
 import signal
 import tempfile
 import threading
-from collections import Counter
 from pathlib import Path
 
 import optuna
@@ -513,14 +512,15 @@ except ranks.RankError as error:
 # %%
 team.restart()
 study = open_study(journal)
-print("known after the kill:", dict(Counter(t.state.name for t in study.trials)))
+known = [len(trial.intermediate_values) for trial in study.trials]
+print("rungs that each trial had finished before the kill:", known)
 lesson.live.run(team, Study(study, rungs), budget // 6)
-print("known now:", dict(Counter(t.state.name for t in study.trials)))
+print(len(study.trials), "trials by now")
 
 # %% [markdown]
 # Fresh ranks took over, and the study still has everything it was told before the kill. But the trials that the kill has cut off
-# stay RUNNING forever, because nobody tells the study that they ended. The script below marks them as failed, and tries their
-# settings again first. [13b](13b_runs_that_survive.ipynb) is about such failures.
+# stay in the state `RUNNING` forever, because nobody tells the study that they ended. The script below marks them as failed, and
+# tries their settings again first. [13b](13b_runs_that_survive.ipynb) is about such failures.
 #
 # ## Deeper: settings that change, and settings that transfer
 #
