@@ -189,7 +189,7 @@ CASES = {
         "progress": lambda: survive.progress({"yours": FaultScore(FAULT_FREE, FAULTY)}),
     },
     "14_hyperparameter_search": {
-        "wrong_winner": lambda: hyperparameter.wrong_winner(of_seeds.recorded(), [1, 2, 3, 5, 10, 20]),
+        "wrong_winner": lambda: hyperparameter.wrong_winner(of_seeds.recorded(), [1, 2, 3, 5, 10, 20])
     },
 }
 

@@ -1,4 +1,4 @@
-"""Whether seeds alone explain a difference, and how many tell two settings apart: 14_hyperparameter_search uses both."""
+"""Whether seeds alone explain a difference, and how many seeds it takes to tell two settings apart."""
 
 import math
 import statistics
@@ -26,18 +26,19 @@ def spread() -> float:
 
 
 def least_difference() -> float:
-    """Return the smallest difference of two runs that counts: twice its standard deviation, sqrt(2) times the spread."""
+    """Return the smallest difference between two runs that counts: twice its standard deviation, sqrt(2) spreads."""
     return 2 * math.sqrt(2) * spread()
 
 
 def verdict(accuracies: Mapping[str, float]) -> str:
     """Say which of two accuracies, from one run each, is higher, and whether seeds alone could explain that."""
     (first, high), (second, low) = sorted(accuracies.items(), key=lambda item: item[1], reverse=True)
-    counts = high - low > least_difference()
+    difference = high - low
+    counts = difference > least_difference()
     return (
         f"{first} {high:.2%}, {second} {low:.2%}.\n"
-        f"The difference of {100 * (high - low):.2f} points is {(high - low) / spread():.1f} times the spread over seeds, "
-        f"{100 * spread():.2f} points. " + ("That counts." if counts else "Another seed could reverse it.")
+        f"The difference of {100 * difference:.2f} points is {difference / spread():.1f} times the spread over seeds, "
+        f"{100 * spread():.2f} points. {'That counts.' if counts else 'Another seed could reverse it.'}"
     )
 
 
