@@ -6,8 +6,8 @@
 # the better model from the same number of images?
 #
 # **You will** commit to a guess and give it to one large job. Then you'll draw settings at random, and write a scheduler that
-# stops the bad ones early and never lets a rank wait. It gets as many images as the large job, so you can compare the two, and
-# report which one won without fooling yourself.
+# stops the bad ones early and never lets a rank wait. Your search gets as many images as the large job, so you can compare the
+# two, and report which one won without fooling yourself.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workshop_lib import paths, predict, profile, ranks, take_home
+from workshop_lib import predict, profile, ranks, take_home
 
 from lessons import hyperparameter_search as lesson
 
@@ -36,16 +36,17 @@ team = ranks.start(sizes.ranks)
 # for each of them makes a *setting*. What's your guess? The next cell has a setting that you'll find in many examples. Change it
 # now if you know a better one, because once you've seen a result, it isn't a guess any longer.
 #
-# To keep runs short, they all train on the same 4,096 images, so an epoch is 4,096 images here. Which of two networks is better?
-# You can't ask the images that they trained on. You can't ask the test images either, as you'll see. So 5,000 more of the
-# training images are *held out*: no run trains on them, and they're only used to choose.
+# To keep runs short, all of them train on the same 4,096 images, so an epoch is 4,096 images here. Which of two networks is
+# better? You can't ask the images that they trained on. You can't ask the test images either, as you'll see. So 5,000 more of
+# the training images are *held out*: no run trains on them, and they're only used to choose.
 
 # %%
 my_guess = {"lr": 0.01, "momentum": 0.9, "batch": 64}
 
 # %% [markdown]
-# One large job trains one network on all ranks, as in [02](02_synchronous_sgd.ipynb). Each rank gets the batch of your guess, and
-# the learning rate grows with the global batch ([07](07_large_batch.ipynb)). A search will get as many images. Who wins?
+# One large job trains one network on all ranks, as in [02](02_synchronous_sgd.ipynb). Each rank trains with the batch of your
+# guess, and the learning rate grows with the global batch ([07](07_large_batch.ipynb)). A search will get as many images. Who
+# wins?
 
 # %%
 search_wins = predict(
@@ -136,7 +137,7 @@ at_random = lesson.live.run(team, lesson.schedulers.Listed(drawn, images=rungs[1
 # %% [markdown]
 # Did random search beat the grid? Train the same setting again with another *seed*, which means different initial weights and a
 # different order of the images, and the accuracy changes. Three good settings were recorded with ten seeds each, over 12,288
-# images. The middle one of their standard deviations is your yardstick, the *spread over seeds*. The difference between two
+# images. Your yardstick is the median of their standard deviations, the *spread over seeds*. The difference between two
 # runs varies $\sqrt 2$ times as much, so this notebook counts a difference only if it's more than $2 \sqrt 2$ spreads:
 
 # %%
@@ -144,8 +145,8 @@ of_best = {"random search": at_random.best, "the grid": of_grid.best}
 print("on held-out images:", lesson.seeds.verdict(of_best))
 
 # %% [markdown]
-# If another seed could reverse it, these two runs don't tell you which search is better. The argument for random search is
-# about the average of many searches. How many trials were hopeless, and how early could you have known?
+# If another seed could reverse the result, these two runs don't tell you which search is better. The argument for random search
+# is about the average of many searches. How many trials were hopeless, and how early could you have known?
 #
 # ## Stop the bad ones early
 #
@@ -343,8 +344,8 @@ pd.DataFrame(rows).style.format(
 lesson.figures.best_so_far({"one large job": large, "your ASHA": never_waits})
 
 # %% [markdown]
-# The curves show accuracy on held-out images, so they may choose. To report, take the test images. Your large job is a single
-# trial, with the weights that it has at the end:
+# The curves are about the held-out images, so they may choose between the two. What you report is about the test images. Your
+# large job is a single trial, so its last weights count:
 
 # %%
 _, guessed = lesson.check.written(winner)(lesson.live.finalists(team, large))
@@ -369,11 +370,11 @@ print(f"- the winner of your search: {best:.2%}")
 print(f"- clearly behind the winner: {behind} of {len(chance)} drawn settings")
 
 # %% [markdown]
-# The more of the drawn settings are clearly behind, the likelier a large job loses if chance guesses its setting. A learning
-# rate that is too small may catch up with more images, but a network that has diverged never does. And while a bad draw costs a
-# search one rung, it costs the large job everything. So if you know a good setting, for example from a paper about a similar
-# network, give it all ranks. If you don't, search first, with small jobs side by side. Then give the best setting all ranks and
-# all the data you have.
+# The more of the drawn settings are clearly behind, the more likely a large job is to lose if chance picks its setting. A
+# learning rate that is too small may catch up with more images, but a network that has diverged never does. And while a bad
+# draw costs a search one rung, it costs the large job everything. So if you know a good setting, for example from a paper about
+# a similar network, give it all ranks. If you don't, search first, with small jobs side by side. Then give the best setting all
+# ranks and all the data you have.
 #
 # *Beat it:* let chance guess. Set `my_guess = my_draw()`, run the large job again, and then the cells of this section. In how
 # many of four tries does the job get as far as your search?
@@ -553,7 +554,7 @@ take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 # - Draw learning rates log-uniformly. Random search tries a new learning rate with each trial, and a grid doesn't.
 # - Stop bad trials early. Halving that waits leaves ranks idle; ASHA promotes whoever leads so far, and never waits.
 # - Held-out images choose, test images report. The number you've chosen by is too good to report.
-# - With a good guess, one large job can be as good as a search. Without one, search first, because many settings learn nothing.
+# - With a good guess, one large job can be as good as a search. Without one, search first, because a drawn setting is often much worse.
 # - Compare a difference with the spread over seeds before you call it one.
 #
 # **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and A.
