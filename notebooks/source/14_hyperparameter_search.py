@@ -554,7 +554,7 @@ take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 # - Draw learning rates log-uniformly. Random search tries a new learning rate with each trial, and a grid doesn't.
 # - Stop bad trials early. Halving that waits leaves ranks idle; ASHA promotes whoever leads so far, and never waits.
 # - Held-out images choose, test images report. The number you've chosen by is too good to report.
-# - With a good guess, one large job can be as good as a search. Without one, search first, because a drawn setting is often much worse.
+# - With a good guess, one large job can be as good as a search. Without one, search first: a drawn setting is often much worse.
 # - Compare a difference with the spread over seeds before you call it one.
 #
 # **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and A.
