@@ -41,21 +41,14 @@ team
 # Yet take Llama 3 8B and one sequence of 131,072 tokens, in bfloat16:
 
 # %%
-tokens, layers, vocabulary = 131_072, 32, 128_256
+tokens, layers = 131_072, 32
 width, kv_width, mlp_width = 4096, 1024, 14_336
 # Inputs and outputs of two norms, queries, attention's output; keys and values; four
 # tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
 kept_gb = 2 * layers * tokens * kept_per_token / 1e9
-gigabytes = {
-    "what all layers keep for the backward pass": kept_gb,
-    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": kept_gb / 8,
-    "the layers' inputs alone, if you recompute the rest": (
-        2 * layers * tokens * width / 1e9
-    ),
-    "the logits, in float32": 4 * tokens * vocabulary / 1e9,
-}
-pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
+print(f"kept for the backward pass: {kept_gb:,.0f} GB, or {kept_gb / 8:,.0f} on each")
+print("of 8 GPUs, if tensor parallelism cuts all of it")
 
 # %% [markdown]
 # A GPU has 80 GB. But every layer keeps some 84,000 numbers for each token, and these *activations* don't fit. *Checkpointing*
@@ -66,12 +59,7 @@ pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
 #
 # Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's
 # *context parallelism*. Within a layer, only attention has to communicate, because a query needs the keys and values of other
-# tokens.
-#
-# | | norms | linear layers | attention |
-# |---|---|---|---|
-# | tensor parallelism | all tokens | all tokens, some outputs | all tokens, some heads |
-# | context parallelism | some tokens | some tokens | some queries, **all keys** |
+# tokens. (Tensor parallelism cuts the heads instead, and runs out of KV heads: this model has 8.)
 #
 # This doesn't divide the weights, because every rank uses all of them for its own tokens. So the ranks sum their gradients, as in
 # data parallelism, and FSDP can shard weights, gradients and Adam's state over the same ranks.
@@ -171,17 +159,18 @@ picture("ring_steps")
 print(inspect.getsource(lesson.BlockAttention.__call__))
 
 # %% [markdown]
-# ## Exercise 2 (hard): ring attention
+# ## Exercise 2 (normal): ring attention
 #
 # With `ring_attention`, the keys and values of a sequence of any length fit if you have enough ranks. Each rank calls it with the
-# queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`.
+# queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`. Write one step of the ring: compute with the
+# block, merge the result with what you have, and pass the block on.
 #
 # - `merge` is your function.
 # - `attend(query, key, value, source)` is the method above; `source` is the rank that owns these keys and values.
 # - `comm.Sendrecv(array, right, recvbuf=other, source=left)` sends one array and receives another. Call it after you've computed
-#   with a block.
+#   with a block. `block.numpy()` is an array that shares the block's memory.
 #
-# Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
+# Besides the attention, the last line returns each query's *logsumexp*, the logarithm of its sum of exponentials. The backward
 # pass needs it.
 #
 # <details><summary>Hint 1: whose block?</summary>
@@ -189,20 +178,11 @@ print(inspect.getsource(lesson.BlockAttention.__call__))
 # In step 0 you hold your own. In step 1 you hold your left neighbor's, that of `comm.rank - 1`, and so on around the ring:
 # `source = (comm.rank - step) % comm.size`.
 #
-# </details><details><summary>Hint 2: one message</summary>
-#
-# `block = torch.stack([key, value])` puts both into one tensor. `arriving = torch.empty_like(block)` has room for the next
-# one: a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
-#
-# </details><details><summary>Hint 3: a step</summary>
+# </details><details><summary>Hint 2: a step</summary>
 #
 # Compute `attend(query, block[0], block[1], source)` and merge it with what you have. Unless this is the last step, call
-# `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)`, and go on with `block = arriving`.
-#
-# </details><details><summary>Hint 4: the end</summary>
-#
-# With the last `(top, total, out)`, the attention is `out / total`. The sum of exponentials is `total * exp(top)`, so its
-# logarithm is `top + total.log()`.
+# `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)`, and go on with `block = arriving`. Here
+# `arriving = torch.empty_like(block)` is a new tensor, because a message must not arrive in the tensor that you're sending.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -217,12 +197,12 @@ def ring_attention(query, key, value, attend, merge, comm):
 
     Called on every rank.
     """
-    # <solution>
     right = (comm.rank + 1) % comm.size
     left = (comm.rank - 1) % comm.size
     block = torch.stack([key, value])
-    merged = None
+    merged = None  # the partial result over all blocks so far
     for step in range(comm.size):
+        # <solution>
         source = (comm.rank - step) % comm.size
         part = attend(query, block[0], block[1], source)
         merged = part if merged is None else merge(merged, part)
@@ -230,12 +210,12 @@ def ring_attention(query, key, value, attend, merge, comm):
             arriving = torch.empty_like(block)
             comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)
             block = arriving
+        # <stub>
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
     top, total, out = merged
     return out / total, top + total.log()
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
 
 
 # %%
@@ -476,12 +456,11 @@ lesson.figures.who_computes({"in order": lesson.contiguous, "zigzag": zigzag}, r
 # %%
 # %%ranks
 in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm)
-runs = {
-    f"zigzag, {tokens:,} tokens per rank": {
-        name: lesson.emulated.run(ring, merge, zigzag, tokens, **gpu)
-        for name, ring in rings.items()
-    }
-    for tokens in (4000, 8000)
+overlapped = {
+    f"{tokens:,} per rank": lesson.emulated.run(
+        overlapped_ring, merge, zigzag, tokens, **gpu
+    )
+    for tokens in (2000, 4000)
 }
 
 # %%
@@ -497,17 +476,18 @@ lesson.figures.busy(
 # computes only half a block. So computing hides sending from twice as many tokens per rank on:
 
 # %%
-lesson.figures.overlap(team.pull("runs")[3])
+last_rank = team.pull("overlapped")[3]
+lesson.figures.overlap({"zigzag, Isend, Irecv, then compute": last_rank})
 
 # %% [markdown]
-# PyTorch, Megatron-LM and Llama 3 use this order. But if you *pack* several documents into one sequence, and a token sees only its
-# own document, zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
-#
-# A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
-# is the ring. A third way is *Ulysses*, described next.
+# PyTorch, Megatron-LM and Llama 3 use this order.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
+#
+# A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
+# any mask. PyTorch and torchtitan gather, too, and Megatron-LM's default is the ring. The mask matters if you *pack* several
+# documents into one sequence, and a token sees only its own document. Then zigzag isn't fair anymore, because the end of a long
+# document has more work than any other chunk.
 #
 # With *Ulysses*, an all-to-all gives each rank the whole sequence for a few heads, and a second one takes the results back. What
 # does a rank send forward in a layer of Llama 3 8B, and what does it hold of keys and values?

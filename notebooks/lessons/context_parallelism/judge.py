@@ -175,10 +175,6 @@ ring_attention = played(
             "In each step, send on the block that has just arrived. You keep sending your own.",
             ("Sendrecv(block.numpy()", "Sendrecv(torch.stack([key, value]).numpy()"),
         ),
-        Edit(
-            "`out` is still a sum. Divide it by `total` at the very end.",
-            ("return out / total, top + total.log()", "return out, top + total.log()"),
-        ),
     ],
     returns="the attention of this rank's queries, and their logsumexp",
     on=4,  # on 2 ranks, left and right are the same
