@@ -194,14 +194,9 @@ overlapped_ring = played(
     partial(play_ring, overlaps=True),
     [
         Edit(
-            "Both messages start after `attend`, so nothing travels while you compute. " + STARTED,
+            "Nothing travels while you compute. " + STARTED,
             (BOTH_STARTED, ""),
             (BOTH_DONE, BOTH_STARTED + BOTH_DONE),
-        ),
-        Edit(
-            "You wait for the messages before you compute. " + STARTED,
-            (BOTH_DONE, ""),
-            (BOTH_STARTED, BOTH_STARTED + BOTH_DONE),
         ),
         Edit(
             "In each step, send on the block that has just arrived. You keep sending your own.",

@@ -71,7 +71,7 @@ RIGHT = {
                 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
                 merged = None
                 for step in range(comm.size):
-                    requests = []
+                    requests, coming = [], (key, value)
                     if step + 1 < comm.size:
                         coming = torch.empty_like(key), torch.empty_like(value)
                         requests = [comm.Irecv(each.numpy(), left, tag) for tag, each in enumerate(coming)]
@@ -85,11 +85,6 @@ RIGHT = {
                 return out / total, total.log() + top
             """,
         "all waited for at once": [(check.BOTH_DONE, "            MPI.Request.Waitall([sending, receiving])\n")],
-        "pickled": [
-            ("comm.Isend(block.numpy(), right)", "comm.isend(block, right)"),
-            ("comm.Irecv(arriving.numpy(), left)", "comm.irecv(1 << 20, left)"),
-            ("            receiving.Wait()\n", "            arriving = receiving.wait()\n"),
-        ],
     },
     "zigzag": {
         "by slices": """
@@ -119,6 +114,10 @@ WRONG = {
                 (check.BOTH_DONE, check.SENDRECV),
             ],
             "without a message under way in the steps",
+        ),
+        "waited for too early": (
+            [(check.BOTH_DONE, ""), (check.BOTH_STARTED, check.BOTH_STARTED + check.BOTH_DONE)],
+            "nothing travels while you compute",
         ),
         "only the receive starts early": (
             [
