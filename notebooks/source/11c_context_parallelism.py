@@ -24,7 +24,7 @@ team = ranks.start(4)
 team
 
 # %% [markdown]
-# ## Attention in five sentences
+# ## Attention, briefly
 #
 # A transformer turns each token into a vector, and *attention* lets a token read from the others. For each token, linear layers
 # compute a *query* (what it looks for), a *key* (what it offers) and a *value* (what others read from it). The *score* of a query
@@ -371,9 +371,9 @@ last_rank = team.pull("runs")[3]  # its queries see every key
 lesson.figures.overlap(last_rank)
 
 # %% [markdown]
-# With 4,000 tokens, computing takes twice as long as sending. So all of your messages disappear behind computing, and only in the
-# ring with `Sendrecv` does the last rank wait. With 1,000 tokens, sending takes twice as long as computing, so even the
-# overlapped ring waits for each block. (On GPUs, NCCL moves messages in the background, as assumed here. Most MPI libraries move
+# With 4,000 tokens, computing takes twice as long as sending. So all of your messages disappear behind computing in
+# the overlapped ring, while the ring with `Sendrecv` waits for each block. With 1,000 tokens, sending takes twice as long as
+# computing, so even the overlapped ring waits. (On GPUs, NCCL moves messages in the background, as assumed here. Most MPI libraries move
 # large messages only during their own calls.)
 #
 # ## A causal mask: who waits?
@@ -473,7 +473,7 @@ lesson.figures.busy(
 
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block. So computing hides sending from twice as many tokens per rank on:
+# computes only half a block. So computing hides sending from twice as many tokens per rank on, apart from a message's latency:
 
 # %%
 last_rank = team.pull("overlapped")[3]

@@ -91,7 +91,7 @@ def busy(counted: Mapping[str, Sequence[float]], unit: str) -> RecordFigure:
             figures.draw_bar(axes, rank, 0, computed, COMPUTING, label="computing")
             figures.draw_bar(axes, rank, computed, most - computed, IDLE, label="idle, until the busiest rank is done")
             figures.write_beside(axes, most, rank, f"idle {1 - computed / most:.0%}")
-        axes.set_title(f"{title}: {idle(of_ranks):.0%} idle")
+        axes.set_title(f"{title}: {idle(of_ranks):.1%} idle")
         axes.set_xlim(0, 1.12 * longest)
         figures.name_rows(axes, (f"rank {rank}" for rank in range(len(of_ranks))))
     return figure

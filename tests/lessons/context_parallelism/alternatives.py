@@ -27,23 +27,7 @@ RIGHT = {
                 top, total, out = merged
                 return out / total, top + torch.log(total)
             """,
-        "overlapped already": """
-            def ring_attention(query, key, value, attend, merge, comm):
-                right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-                block, merged = torch.stack([key, value]), None
-                for step in range(comm.size):
-                    requests = []
-                    if step < comm.size - 1:
-                        arriving = torch.empty_like(block)
-                        requests = [comm.Isend(block.numpy(), right), comm.Irecv(arriving.numpy(), left)]
-                    part = attend(query, *block, (comm.rank - step) % comm.size)
-                    merged = merge(merged, part) if merged else part
-                    for request in requests:
-                        request.Wait()
-                        block = arriving
-                top, total, out = merged
-                return out / total, top + torch.log(total)
-            """,
+        "with requests": [(check.SENDRECV, check.BOTH_STARTED + check.BOTH_DONE)],
         "the other way around": [
             ("right = (comm.rank + 1)", "right = (comm.rank - 1)"),
             ("left = (comm.rank - 1)", "left = (comm.rank + 1)"),
