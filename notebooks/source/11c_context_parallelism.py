@@ -371,10 +371,10 @@ last_rank = team.pull("runs")[3]  # its queries see every key
 lesson.figures.overlap(last_rank)
 
 # %% [markdown]
-# With 4,000 tokens, computing takes twice as long as sending. So all of your messages disappear behind computing in
-# the overlapped ring, while the ring with `Sendrecv` waits for each block. With 1,000 tokens, sending takes twice as long as
-# computing, so even the overlapped ring waits. (On GPUs, NCCL moves messages in the background, as assumed here. Most MPI libraries move
-# large messages only during their own calls.)
+# With 4,000 tokens, computing takes twice as long as sending. So all of your messages disappear behind computing in the
+# overlapped ring, while the ring with `Sendrecv` waits for each block. With 1,000 tokens, sending takes twice as long as
+# computing, so even the overlapped ring waits. (On GPUs, NCCL moves messages in the background, as the emulation does. Most MPI
+# libraries move large messages only during their own calls.)
 #
 # ## A causal mask: who waits?
 #

@@ -194,9 +194,7 @@ overlapped_ring = played(
     partial(play_ring, overlaps=True),
     [
         Edit(
-            "Nothing travels while you compute. " + STARTED,
-            (BOTH_STARTED, ""),
-            (BOTH_DONE, BOTH_STARTED + BOTH_DONE),
+            "Nothing travels while you compute. " + STARTED, (BOTH_STARTED, ""), (BOTH_DONE, BOTH_STARTED + BOTH_DONE)
         ),
         Edit(
             "In each step, send on the block that has just arrived. You keep sending your own.",

@@ -93,10 +93,7 @@ WRONG = {
     },
     "overlapped_ring": {
         "still Sendrecv": (
-            [
-                (check.BOTH_STARTED, ""),
-                (check.BOTH_DONE, check.SENDRECV),
-            ],
+            [(check.BOTH_STARTED, ""), (check.BOTH_DONE, check.SENDRECV)],
             "without a message under way in the steps",
         ),
         "waited for too early": (
