@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lesson("11"), pytest.mark.usefixtures("healthy")]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "11_model_parallelism"
-DEFINED = ("ColumnParallel", "RowParallel", "cut_block", "TokenParallel", "cut_model", "on_mesh")
+DEFINED = ("ColumnParallel", "RowParallel", "cut_block", "TokenParallel", "Column", "add_up")
 IMPORTS = """
 from functools import partial
 import torch
@@ -24,14 +24,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 from workshop_lib.training.collectives.counting import CountingComm, counted
 from lessons import model_parallelism as lesson
-from lessons.model_parallelism import cut, study
+from lessons.model_parallelism import study
 from lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.training.models import vit
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 """
 ROUNDING, TRAINED = 1e-5, 1e-4  # of the largest number
-TOKENS_BYTES = 64 * 25 * 64 * 4  # images, tokens, width, bytes
+TOKENS_BYTES = 64 * 20 * 64 * 4  # images, tokens, width, bytes
 
 
 def program() -> str:
@@ -51,7 +51,7 @@ def measure(program: str, lines: str) -> dict:
 
 LAYERS = """
 torch.manual_seed(1)
-whole, x = vit.Mlp(64), torch.randn(64, 25, 64)
+whole, x = vit.Mlp(64), torch.randn(64, 20, 64)
 counting = CountingComm(comm)
 mine = nn.Sequential(ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting))
 inputs = [x.clone().requires_grad_() for _ in range(2)]
@@ -61,17 +61,6 @@ for output in outputs:
     output.square().sum().backward()
 seen["MLP"] = study.largest([outputs[0], inputs[0].grad], [outputs[1], inputs[1].grad])
 seen["MLP bytes"] = forward, counting.bytes_sent - forward
-expected = [p.grad for p in (ColumnParallel(whole.up, comm).weight, RowParallel(whole.down, comm).weight)]
-alone, together = study.network(), cut_model(counting)
-for model in (alone, together):
-    study.train(model, 10)
-for block in alone[1:-1]:
-    cut.cut_block(block, partial(ColumnParallel, comm=counting), partial(RowParallel, comm=counting))
-seen["trained"] = study.largest(together.parameters(), alone.parameters())
-seen["allreduces"] = study.allreduces(together, counting)
-for block in together[1:-1]:
-    cut.sum_once(block.attention, counting)
-seen["summed once"] = study.allreduces(together, counting)
 """
 PYTORCH = """
 from torch.distributed.device_mesh import DeviceMesh
@@ -84,7 +73,7 @@ plan |= {"attention": PrepareModuleInput(input_layouts=Replicate(), desired_inpu
 theirs, counting = study.network(), CountingComm(comm)
 for block in theirs[1:-1]:
     parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
-ours = cut_model_once(counting)
+ours = cut_model(study.network(), counting, TensorsOnly)
 cross_entropy(ours(images), labels).backward()
 with counted(group) as sent:
     cross_entropy(theirs(images), labels).backward()
@@ -92,23 +81,14 @@ local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in t
 seen["apart"] = study.largest([p.grad for p in ours.parameters()], local)
 seen["bytes"] = counting.bytes_sent, sent.messages.bytes_sent
 """
-MESHES = """
-alone = study.network()
-study.train(alone, 3)
-images, labels = study.batch(9)
-for tensor in [t for t in (1, 2, 4) if size % t == 0]:
-    data = size // tensor
-    model, in_row, in_column = on_mesh(data, tensor)
-    numbers = sum(p.numel() for p in model.parameters())
-    with torch.no_grad():
-        seen[f"{data} x {tensor}"] = study.largest([model(images)], [alone(images)])
-    seen[f"{data} x {tensor} sent"] = data, tensor, numbers, in_row, in_column
-"""
-TOKENS = """
-seen["ways"] = study.ways_to_cut(ColumnParallel, RowParallel, TokenParallel, comm)
-block = study.network()[1]
-norms = [*block.norm_1.parameters(), *block.norm_2.parameters(), block.attention.out.bias, block.mlp.down.bias]
-seen["numbers"] = sum(p.numel() for p in norms)
+TRAINED_IN_PARTS = """
+seen["loss"] = losses
+seen["differ"] = differ
+seen["sent"] = sent[1:]
+seen["sent elsewhere"] = others.bytes_sent
+seen["kept"] = kept
+seen["norms"] = sum(p.numel() for name, p in tokens[2:-2].named_parameters() if "norm" in name or ".out.b" in name)
+seen["biases"] = sum(p.numel() for name, p in tokens.named_parameters() if name.endswith("down.bias"))
 """
 
 
