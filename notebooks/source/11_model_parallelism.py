@@ -237,7 +237,7 @@ from functools import partial
 import torch
 from mpi4py import MPI
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from workshop_lib import vit
 
@@ -470,70 +470,70 @@ def add_up(model):
             p.grad = lesson.allreduce(others, p.grad)
 
 
-counting, counting_too = lesson.CountingComm(comm), lesson.CountingComm(comm)
 alone = lesson.study.network()  # 3 blocks, 4 heads, 20 tokens of 64 numbers
-tensors = cut_model(lesson.study.network(), counting, TensorsOnly)
-tokens = cut_model(lesson.study.network(), counting_too, TokenParallel)
-losses = [
-    lesson.study.train(alone, steps=5),
-    lesson.study.train(tensors, steps=5),
-    lesson.study.train(tokens, steps=5, after_backward=add_up),
-]
-sent = [0, counting.bytes_sent // 5, counting_too.bytes_sent // 5]
-sent_elsewhere = [0, 0, others.bytes_sent // 5]
-kept = [lesson.study.kept_in_block(model) for model in (alone, tensors, tokens)]
-held = [sum(p.numel() for p in m.parameters()) for m in (alone, tensors, tokens)]
-expected = list(cut_model(alone, comm, TensorsOnly).parameters())
-differ = [lesson.study.largest(m.parameters(), expected) for m in (tensors, tokens)]
+expected = lesson.study.train(alone, steps=5)
+kept = {"one process": lesson.study.kept_in_block(alone)}
+expected_weights = list(cut_model(alone, comm, TensorsOnly).parameters())
+rows = {"one process": [expected, 0, 0, 0]}
+ways = {"tensors": (TensorsOnly, None), "tensors and tokens": (TokenParallel, add_up)}
+for name, (way, after_backward) in ways.items():
+    counting = lesson.CountingComm(comm)
+    together = cut_model(lesson.study.network(), counting, way)
+    loss = lesson.study.train(together, steps=5, after_backward=after_backward)
+    difference = lesson.study.largest(together.parameters(), expected_weights)
+    rows[name] = [loss, difference, counting.bytes_sent // 5, others.bytes_sent // 5]
+    kept[name] = lesson.study.kept_in_block(together)
 
 # %%
-ways = ["one process", "tensors", "tensors and tokens"]
-columns = {
-    "loss of step 5": team.pull("losses")[0],
-    "weights differ by": [0, *team.pull("differ")[0]],
-    "parameters": team.pull("held")[0],
-    "bytes sent in the blocks": team.pull("sent")[0],
-    "bytes sent elsewhere": team.pull("sent_elsewhere")[0],
-}
-table = pd.DataFrame(columns, index=ways)
-table.style.format("{:,.0f}", subset=table.columns[2:]).format(
-    {"loss of step 5": "{:.4f}", "weights differ by": "{:.0e}"}
-)
+columns = ["loss of step 5", "weights differ by"]
+columns += ["bytes per step, in blocks", "and elsewhere"]
+table = pd.DataFrame(team.pull("rows")[0], index=columns).T
+formats = dict(zip(columns, ["{:.4f}", "{:.0e}", "{:,.0f}", "{:,.0f}"]))
+table.style.format(formats)
 
 # %% [markdown]
-# The three networks are the same except for rounding, so your layers, `enter` and `leave` are right in both directions. A rank holds
-# a bit more than a quarter of the parameters, since patches, norms, logits and two biases per block aren't cut. An allgather and
-# a reduce-scatter together send as much as one allreduce, so in the blocks, the bytes per step are the same. What's sent elsewhere are
-# the gradients of norms and biases, and the tokens once at each end of the network.
+# The three networks are the same except for rounding, so your `enter` and `leave` are right in both directions. An allgather and
+# a reduce-scatter together send as much as one allreduce, so in the blocks, the bytes are the same. What's sent elsewhere are the
+# gradients of norms and biases, and the tokens at both ends of the network.
 #
 # ## What is kept for the backward pass?
 #
-# Autograd keeps whatever the backward pass will need. Here is what one block keeps on a rank, in multiples of its input, all tokens
-# of the batch:
+# Here is what one block keeps on a rank for the backward pass, in multiples of all tokens of the batch:
 
 # %%
-kept = pd.DataFrame(team.pull("kept")[0], index=ways).T
+kept = pd.DataFrame(team.pull("kept")[0])
 kept.loc["together"] = kept.sum()
-saved = 1 - kept.loc["together", "tensors and tokens"] / kept.loc["together", "tensors"]
-print(f"sharing out the tokens saves {saved:.0%} of what's left after the cut by tensors")
 kept.style.format("{:.2f}")
 
 # %% [markdown]
-# Tensors already cut everything inside attention and the MLP: the last three rows. Tokens cut only the first row, the inputs of the
-# two norms (with a mean and a variance per token). In the second row, nothing is cut: your `enter` has gathered all tokens, and
-# query, key, value and `up` keep them, because the gradient of a weight needs the whole input of its layer. Megatron-LM keeps
-# only the rank's own tokens and gathers them once more in the backward pass, so the second row is cut by the number of ranks, too,
-# for half an allreduce more per part. Then every row shrinks with the number of ranks.
+# The cut by tensors already divided everything inside attention and the MLP, the last three rows. Sharing out the tokens divides
+# only the first row, the inputs of the two norms. (The norms also keep a mean and a deviation per token.) The second row isn't cut at
+# all: `enter` has gathered all tokens, and query, key, value and `up` keep them, because the gradient of a weight needs the whole
+# input of its layer. So the total falls less than you might expect. Megatron-LM keeps only the rank's own tokens here, and gathers
+# the others again in the backward pass. That divides the second row, too, for two more allgathers per block.
 #
-# Cutting the tokens between the parts is called *sequence parallelism*. Megatron-LM and torchtitan run tensor
-# parallelism with it, because it sends the same bytes, keeps less, and no token goes through a norm on two ranks.
+# Sharing out the tokens between the parts of a block is called *sequence parallelism*. Megatron-LM and torchtitan combine it with
+# tensor parallelism, because each rank keeps less, and no token goes through a norm on two ranks.
 #
-# ## Which dimension goes inside a node?
+# ## Which one do you need?
 #
-# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
-# little to compute in between. That's why Megatron-LM, Llama 3 and torchtitan arrange the ranks in a *mesh*. The ranks of a *tensor
-# group* share one copy of the model, as above. The ranks of a *data group* hold the same part of different copies, so they
-# average gradients, as in DDP. In MPI, `comm.Split(rank // tensor)` and `comm.Split(rank % tensor)` create the two groups.
+# In tensor parallelism, the next layer needs the result of every allreduce, so all ranks wait for it, four times per block. That's why
+# the ranks that share a layer stay inside an *NVLink domain*, GPUs with fast links to each other: usually a node, or a rack of 72
+# GPUs. For more GPUs, Megatron-LM, Llama 3 and torchtitan arrange the ranks in a *mesh*. The ranks of a *tensor group* share one copy
+# of the model, as above. The ranks of a *data group* hold the same part of different copies, so they average gradients, as in DDP. In
+# MPI, `comm.Split(rank // tensor)` and `comm.Split(rank % tensor)` create the two groups.
+#
+# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
+#
+# | case | use | what a rank sends | where |
+# |---|---|---|---|
+# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside an NVLink domain |
+# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
+# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
+# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
+# | All of it is too large | a mesh: tensors inside an NVLink domain, then pipeline stages, then data or FSDP | all of the above | each where it fits |
+#
+# ## Deeper: what does each dimension send?
 #
 # The tensor dimension sends activations: two allreduces per block forward and two backward, each as large as all tokens of the
 # group's samples. The data dimension sends gradients, as large as the rank's part of the model.
@@ -562,24 +562,11 @@ print(
 # %% [markdown]
 # With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
 # about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets while the backward pass is
-# running, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait,
-# hundreds of times per step. So the tensor dimension stays inside an NVLink domain, which is usually a node, or a rack of 72 GPUs.
-# The data dimension can cross the network.
+# running, as in DDP, so the data dimension can cross the network between nodes. Every allreduce of activations makes the group
+# wait, hundreds of times per step.
 #
 # *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. How many gigabytes does a rank send
 # in its tensor group, which now spans 8 nodes?
-#
-# ## Which one do you need?
-#
-# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
-#
-# | case | use | what a rank sends | where |
-# |---|---|---|---|
-# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside an NVLink domain |
-# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
-# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
-# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
-# | All of it is too large | a mesh: tensors inside an NVLink domain, then pipeline stages, then data or FSDP | all of the above | each where it fits |
 #
 # ## Deeper: PyTorch does the same
 #
