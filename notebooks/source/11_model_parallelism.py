@@ -173,8 +173,7 @@ lesson.check.ColumnParallel(ColumnParallel)
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
-# After the allreduce all ranks hold the same output and do the same with it. So each gets the whole gradient anyway. If you
-# added these gradients up again, they'd be too large.
+# After the allreduce all ranks do the same with the same output. So each gets the whole gradient anyway.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -480,10 +479,14 @@ for name, (way, after_backward) in ways.items():
     kept[name] = lesson.study.kept_in_block(together)
 
 # %%
-columns = ["loss of step 5", "weights differ by"]
-columns += ["bytes per step, in blocks", "and elsewhere"]
-table = pd.DataFrame(team.pull("rows")[0], index=columns).T
-table.style.format({name: "{:,.0f}" for name in columns[2:]})
+columns = {
+    "loss of step 5": "{:.4f}",
+    "weights differ by": "{:.0e}",
+    "bytes per step, in blocks": "{:,.0f}",
+    "and elsewhere": "{:,.0f}",
+}
+table = pd.DataFrame(team.pull("rows")[0], index=list(columns)).T
+table.style.format(columns)
 
 # %% [markdown]
 # The three networks are the same except for rounding, so your `enter` and `leave` are right in both directions. An allgather and
@@ -492,7 +495,7 @@ table.style.format({name: "{:,.0f}" for name in columns[2:]})
 #
 # ## What is kept for the backward pass?
 #
-# Here is what one block keeps on a rank for the backward pass, in multiples of all tokens of the batch:
+# One block keeps this on a rank, in multiples of all tokens of the batch:
 
 # %%
 kept = pd.DataFrame(team.pull("kept")[0])
@@ -500,14 +503,13 @@ kept.loc["together"] = kept.sum()
 kept.style.format("{:.2f}")
 
 # %% [markdown]
-# The cut by tensors already divided everything inside attention and the MLP, the last three rows. Sharing out the tokens divides
+# The cut by tensors has divided everything inside attention and the MLP, the last three kinds. Sharing out the tokens divides
 # only the first row, the inputs of the two norms. (The norms also keep a mean and a deviation per token.) The second row isn't cut at
 # all: `enter` has gathered all tokens, and query, key, value and `up` keep them, because the gradient of a weight needs the whole
-# input of its layer. So the total falls less than you might expect. Megatron-LM keeps only the rank's own tokens here, and gathers
-# the others again in the backward pass. That divides the second row, too, for two more allgathers per block.
+# input of its layer. Megatron-LM keeps only the rank's own tokens here, and gathers the others again in the backward pass. That
+# divides the second row, too, for two more allgathers per block.
 #
-# Sharing out the tokens between the parts of a block is called *sequence parallelism*. Megatron-LM and torchtitan combine it with
-# tensor parallelism, because each rank keeps less, and no token goes through a norm on two ranks.
+# Megatron-LM and torchtitan combine tensor parallelism with this *sequence parallelism*.
 #
 # ## Which one do you need?
 #
@@ -663,8 +665,7 @@ if rank == 0:
 #   the *sum* of the gradients on all ranks. After an allreduce in the forward pass, the backward pass sends nothing.
 # - Attention is cut by whole heads.
 # - Between attention and the MLP, share out the tokens: the same bytes in the blocks, less memory.
-# - Tensor parallelism sends activations, and everyone waits, so it stays inside an NVLink domain. Data parallelism sends
-#   gradients, once per step, in the background.
+# - Tensor parallelism sends activations, and all ranks wait for them, so it stays inside an NVLink domain.
 #
 # Next: [11b](11b_pipelines.ipynb) gives each rank a few whole layers, and keeps all ranks busy.
 #

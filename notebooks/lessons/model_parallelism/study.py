@@ -77,7 +77,7 @@ class OwnTokens(nn.Module):
 
 
 class AllTokens(nn.Module):
-    """Gathers the tokens of all ranks. In the backward pass, where all ranks hold the same gradient, each takes its own part."""
+    """Gathers the tokens of all ranks. In the backward pass, where all have the same gradient, each takes its part."""
 
     def __init__(self, comm):
         super().__init__()
