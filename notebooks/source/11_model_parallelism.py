@@ -98,8 +98,7 @@ guess
 # %% [markdown]
 # ## Exercise 1 (normal): a column-parallel layer
 #
-# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same
-# x, and gets the outputs of its part.
+# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them.
 #
 # `lesson.shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
 # no tensor. `lesson.allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `lesson.same(tensor)` returns the tensor as
@@ -163,8 +162,7 @@ lesson.check.ColumnParallel(ColumnParallel)
 # %% [markdown]
 # ## Exercise 2 (warm-up): a row-parallel layer
 #
-# `RowParallel(layer, comm)` takes over where the first one ends. Rank r passes in the r-th part of the inputs, and all ranks
-# get the same outputs. Only the weight is cut here. What about the bias?
+# `RowParallel(layer, comm)` takes over where the first layer ends. Only the weight is cut here. What about the bias?
 #
 # <details><summary>Hint 1: the bias</summary>
 #
@@ -216,16 +214,14 @@ class RowParallel(nn.Module):
 
 
 # %%
-lesson.check.RowParallel(RowParallel)
-
-# %% [markdown]
-# Put the two together, and you have an MLP on several ranks. What does it send? (`CountingComm` counts the bytes.)
-
-# %%
 team.push(
     ColumnParallel=lesson.check.written(ColumnParallel),
     RowParallel=lesson.check.written(RowParallel),
 )
+lesson.check.RowParallel(RowParallel)
+
+# %% [markdown]
+# Put the two together, and you have an MLP on several ranks. What does it send? (`CountingComm` counts the bytes.)
 
 # %%
 # %%ranks
@@ -377,6 +373,10 @@ class TokenParallel:
 
 
 # %%
+team.push(
+    cut_block=lesson.check.written(cut_block),
+    TokenParallel=lesson.check.written(TokenParallel),
+)
 lesson.check.TokenParallel(TokenParallel)
 
 # %% [markdown]
@@ -385,13 +385,6 @@ lesson.check.TokenParallel(TokenParallel)
 # Now build whole networks from your layers. Query, key and value read the same tokens, so one *f* in front of attention is enough:
 # its allreduce carries the sum of three gradients. That's why `Column` has no *f* of its own, and the block calls `enter` instead.
 # `Row` calls `leave` where *g* was.
-
-# %%
-team.push(
-    cut_block=lesson.check.written(cut_block),
-    TokenParallel=lesson.check.written(TokenParallel),
-)
-
 
 # %%
 # %%ranks
@@ -479,14 +472,10 @@ for name, (way, after_backward) in ways.items():
     kept[name] = lesson.study.kept_in_block(together)
 
 # %%
-columns = {
-    "loss of step 5": "{:.4f}",
-    "weights differ by": "{:.0e}",
-    "bytes per step, in blocks": "{:,.0f}",
-    "and elsewhere": "{:,.0f}",
-}
-table = pd.DataFrame(team.pull("rows")[0], index=list(columns)).T
-table.style.format(columns)
+columns = ["loss of step 5", "weights differ by"]
+columns += ["bytes per step, in blocks", "and elsewhere"]
+table = pd.DataFrame(team.pull("rows")[0], index=columns).T
+table.style.format("{:,.7g}")
 
 # %% [markdown]
 # The three networks are the same except for rounding, so your `enter` and `leave` are right in both directions. An allgather and
