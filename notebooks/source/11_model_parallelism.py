@@ -31,9 +31,9 @@ team
 # %% [markdown]
 # ## Where to cut
 #
-# A *transformer* works on *tokens*, vectors of one width. Ours cuts an image into 20 *patches*, small squares of pixels, and
-# turns each patch into a token of 64 numbers. The tokens go through three *blocks*, all built alike. At the end, the network
-# computes ten *logits* from them, one score per digit.
+# A *transformer* works on *tokens*, vectors of one width. Ours cuts an image, without its last five rows, into 20
+# *patches*, small squares of pixels, and turns each patch into a token of 64 numbers. The tokens go through three *blocks*, all
+# built alike. From their mean, the network computes ten *logits*, one score per digit.
 #
 # A block has two parts. In the first, *attention*, the tokens look at each other: each token computes a *query*, which says what
 # it looks for, a *key*, which says what it offers, and a *value*, which is what it passes on. A token then receives the mean of
@@ -42,7 +42,7 @@ team
 #
 # The second part is an *MLP*, which works on each token alone: `up` makes the token four times as wide, `gelu` changes each number
 # by itself, and `down` makes the token as wide as before. A *norm* (`LayerNorm`) in front of each part brings every token to mean 0
-# and variance 1. Each part adds its result to the tokens it got.
+# and variance 1, and scales it with learned weights. Each part adds its result to the tokens it got.
 #
 # Cut the MLP in two, in one process for now:
 
@@ -221,7 +221,7 @@ team.push(
 lesson.check.RowParallel(RowParallel)
 
 # %% [markdown]
-# Put the two together, and you have an MLP on several ranks. What does it send? (`CountingComm` counts the bytes.)
+# Together they are an MLP on several ranks. What does it send? (`CountingComm` counts the bytes.)
 
 # %%
 # %%ranks
@@ -443,8 +443,8 @@ def cut_model(network, comm, way):
 
 
 # %% [markdown]
-# One thing is new: norms, and the biases after `leave`, see only this rank's tokens. So their small gradients are parts of sums,
-# too, and need an allreduce before the step of the optimizer.
+# Norms, and the biases after `leave`, see only this rank's tokens. So their small gradients are parts of sums, too, and need an
+# allreduce before the step of the optimizer.
 #
 # All ranks train on the same images here, because together they are one network. Is the result the same as that of one process?
 
