@@ -433,7 +433,7 @@ others = lesson.CountingComm(comm)  # for what is sent outside the blocks
 
 
 def cut_model(network, comm, way):
-    """The network with `way`, TensorsOnly or TokenParallel, at the ends of its parts."""
+    """The network with the `way` (TensorsOnly or TokenParallel) at its parts' ends."""
     patches, *blocks, logits = network
     blocks = [CutBlock(block, comm, way(comm)) for block in blocks]
     if way is TokenParallel:  # each rank takes its tokens, and in the end gets all
