@@ -6,7 +6,7 @@
 # are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
-# forward and backward. Then you'll watch a router collapse, and prevent it.
+# forward and backward. Then you'll measure what eight experts are worth, compared with a dense model that does the same work.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [11](11_model_parallelism.ipynb) first.
@@ -49,7 +49,7 @@ table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 #
 # How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
 # fixed. So of each rank's tokens, an expert accepts at most a fixed number, its *capacity*. An even load of $t$ tokens
-# over $E$ experts would be $k t / E$, and people allow a little more, such as 1.25 times as much. A token beyond the capacity is
+# over $E$ experts would be $k t / E$, and the Switch Transformer allows up to 1.25 times as much. A token beyond the capacity is
 # *dropped*: this expert returns 0 for it. A block adds its input to the result, so a token that all its $k$ experts have dropped
 # simply skips the MLP.
 #
@@ -239,31 +239,8 @@ styled.format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
 # back, and as many again in the backward pass. The bytes grow with $k$, but they don't depend on where the tokens want to go,
 # because empty slots travel, too.
 #
-# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
-# between nodes:
-
-# %%
-k = 8
-width = 7168
-inner_width = 2048
-tokens_per_gpu = 4096
-# There and back, with 2 bytes per number
-sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9
-# An expert has three matrices.
-compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12
-print(
-    f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, "
-    f"and {compute_ms:.0f} ms to compute"
-)
-
-# %% [markdown]
-# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
-# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
-# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
-#
 # ## Train with experts
 #
-# Train a small GPT on the source code of this library. Each rank has its own sequences and its own part of 8 experts.
 # As in DDP, gradients are averaged over the ranks, with one exception. An expert computes for the tokens of *all* ranks, so its
 # gradient is a sum over all ranks already, and nobody else has a copy of it. You only divide it by the number of ranks:
 
@@ -287,8 +264,52 @@ def average_gradients(model, comm):
 # $$E \sum_e f_e P_e$$
 #
 # Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is its mean probability over tokens. This loss is 1 if
-# the load is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has
-# no gradient, but $P_e$ has one: the more tokens an expert gets, the harder its probability is pushed down.
+# the load is even, and nearly $E$ if one expert gets every token.
+#
+# ## Exercise 3 (warm-up): the balance loss
+#
+# `balance` returns this loss. From the `probabilities` of this rank's tokens, `[tokens, experts]`, take $P_e$, and from
+# `load`, `[experts]`, take $f_e$: it says how many choices of *all* ranks went to each expert. Counts have no gradient, but $P_e$ has
+# one: the more tokens an expert gets, the harder the loss pushes its probability down.
+#
+# <details><summary>Hint</summary>
+#
+# `load / load.sum()` are the shares, and `probabilities.mean(dim=0)` are the mean probabilities.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of balance}
+#
+# </details>
+
+
+# %%
+def balance(probabilities, load):
+    """The balance loss of this rank's tokens, from the load of all ranks: a tensor [].
+
+    It is 1 if the load is even.
+    """
+    # <solution>
+    shares = load / load.sum()
+    mean_probabilities = probabilities.mean(dim=0)
+    return len(load) * (shares * mean_probabilities).sum()
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.balance(balance)
+
+# %% [markdown]
+# What can experts be good for? An MLP stores what a model knows, and it can store about 2 bits per weight (Allen-Zhu and Li). So take
+# a task in which there's much to know and an MLP that's much too small for it. The model sees four bytes of this library's source
+# code, and guesses the fifth. It adds the four bytes' embeddings, 32 numbers wide, and its one MLP or mixture of experts looks at the sum:
+
+# %%
+team.push(balance=lesson.check.written(balance))
+print(inspect.getsource(lesson.ByteModel.forward))
 
 
 # %%
@@ -298,37 +319,38 @@ from functools import partial
 from torch.nn.functional import cross_entropy
 
 
-def train(comm, seed, weight, steps=150, factor=1.25):
+def train(comm, seed, experts, hidden, weight=0.03, steps=600, factor=1.25):
     """The busiest expert's share of the choices, the share dropped, and the loss.
 
     All three for each step.
     """
-    make_experts = partial(
+    make_mixture = partial(
         lesson.MixtureOfExperts,
+        hidden=hidden,
+        experts=experts,
         k=1,
         factor=factor,
         comm=comm,
         route=route,
         through=through_experts,
     )
-    model = lesson.ExpertGpt(seed, make_experts)
-    optimizer = model.optimizer()
+    model = lesson.ByteModel(seed, make_mixture)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     corpus = lesson.Corpus(seed, comm)
     history = []
     for _ in range(steps):
-        text, targets = corpus.next_batch()
-        loss = cross_entropy(model(text).flatten(0, 1), targets.flatten())
+        context, targets = corpus.next_batch()
+        loss = cross_entropy(model(context), targets)
         # How many tokens of all ranks want each expert
         load = comm.allreduce(model.mixture.load)
-        share = load / load.sum()
-        balance = len(share) * (share * model.mixture.probabilities.mean(dim=0)).sum()
+        extra = weight * balance(model.mixture.probabilities, load)
         optimizer.zero_grad()
-        (loss + weight * balance).backward()
+        (loss + extra).backward()
         average_gradients(model, comm)
         optimizer.step()
         mine = torch.tensor([model.mixture.dropped, loss.item()])
         seen = comm.allreduce(mine) / comm.size
-        history.append([share.max().item(), *seen.tolist()])
+        history.append([(load.max() / load.sum()).item(), *seen.tolist()])
     return history
 
 
@@ -337,49 +359,112 @@ def train(comm, seed, weight, steps=150, factor=1.25):
 
 # %%
 # %%ranks --timeout 120
-on_ranks = torch.tensor(train(comm, seed=1, weight=0.01, steps=5, factor=8))
-alone = torch.tensor(train(MPI.COMM_SELF, seed=1, weight=0.01, steps=5, factor=8))
+on_ranks = torch.tensor(train(comm, 1, experts=8, hidden=32, steps=5, factor=8))
+alone = torch.tensor(train(MPI.COMM_SELF, 1, experts=8, hidden=32, steps=5, factor=8))
 if comm.rank == 0:
     print("losses on 4 ranks:", on_ranks[:, 2].tolist())
     print(f"they differ from one process's by {(on_ranks - alone).abs().max():.0e}")
 
 # %% [markdown]
-# They do. From now on, each rank trains a whole model alone, which gives you four seeds at once. First
-# without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
+# They do. From now on, each rank trains whole models alone, which gives you four seeds at once.
+#
+# ## What are experts worth?
+#
+# Compare eight experts, each with 32 hidden units, with two *dense* models, that is, with a single MLP that computes every token. The
+# small one does the same work per token as the router, one expert, and its empty slots. The large one has as many weights
+# as the router and all eight experts together:
+
+# %%
+width, hidden, experts, factor = 32, 32, 8, 1.25
+router_weights = width * experts
+expert_weights = 2 * width * hidden
+weights = router_weights + experts * expert_weights
+# Two operations for each weight that a token meets, forward
+operations = 2 * (router_weights + factor * expert_weights)
+small = int(operations / 2 / (2 * width))
+large = weights // (2 * width)
+team.push(small=small, large=large)
+print(f"hidden units: {small} in the small dense model, {large} in the large one")
 
 # %%
 guess = predict(
-    "After 150 steps, what share of the tokens wants the busiest of the 8 experts?",
+    "From the small dense model's loss to the large one's: "
+    "how much of the way do eight balanced experts get?",
     0,
     100,
     "%",
 )
 guess
 
-# %%
-# %%ranks --timeout 240
-free = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0)
-balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
+# %% [markdown]
+# A dense MLP is a mixture with one expert: it gets every token, and its gate is 1. The losses below are means over the last 50
+# steps, and over the four seeds.
 
 # %%
-free, balanced = team.pull("free"), team.pull("balanced")
-table = lesson.figures.last_steps(
-    {"no balance loss": free, "balance loss × 0.03": balanced}
-)
-guess.compare(100 * table["busiest expert's share"][:4].mean())
+# %%ranks --timeout 480
+alone = partial(train, MPI.COMM_SELF, comm.rank + 1)
+runs = {
+    "dense, same work": alone(experts=1, hidden=small, factor=1),
+    "8 experts, no balance loss": alone(experts=8, hidden=32, weight=0),
+    "8 experts, balance loss × 0.03": alone(experts=8, hidden=32),
+    "dense, same weights": alone(experts=1, hidden=large, factor=1),
+}
+
+# %%
+of_ranks = team.pull("runs")
+runs = {title: [of_rank[title] for of_rank in of_ranks] for title in of_ranks[0]}
+table = lesson.figures.last_steps(runs)
+table.insert(0, "MLP weights", [2 * width * small, weights, weights, weights])
+by_weights = 2.0 * weights
+table.insert(1, "operations per token", [operations, operations, operations, by_weights])
+loss = table["loss"]
+way = 100 * (loss.iloc[0] - loss.iloc[2]) / (loss.iloc[0] - loss.iloc[3])
+guess.compare(way)
+even = table["busiest expert's share"].iloc[2] * experts
+print(f"With the balance loss, the busiest expert gets {even:.1f} times an even share.")
 table.style.format(lesson.figures.COLUMNS)
 
 # %%
-lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
+lesson.figures.busiest({title: runs[title] for title in list(runs)[1:3]})
 
 # %% [markdown]
-# Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
-# the memory of eight experts, and for messages full of empty slots, and use one. And look at the losses: they hardly differ.
-# In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
-# load of each expert and the share of dropped tokens, from the first step on. (To show this within a minute, we let the router
-# learn ten times as fast as the other weights. Not every router collapses.)
+# Read the table from top to bottom. Without a balance loss, the router *collapses*: one expert is wanted by far more
+# tokens than it can take, many of them are dropped, and for a dropped token nothing is looked up. You pay for the memory of
+# eight experts and for messages full of empty slots, and are hardly better off than with the small dense model.
+#
+# With the balance loss, the same weights and the same work per token give a clearly lower loss, in every one of the four runs. That's
+# what this page's title promises. "Balanced" doesn't mean even, as the line above the table says: it means that the experts' spare
+# capacity is enough for nearly every token. And the large dense model shows the price of choosing. It has no more weights, but it uses
+# all of them for every token, and remains a bit better. At full size, the gain is large: the Switch Transformer reaches the same quality as a
+# dense model with the same work per token in a seventh of the time.
+#
+# So log the load of each expert and the share of dropped tokens from the first step on, as NVIDIA's NeMo AutoModel does.
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
+#
+# ## Deeper: is the exchange expensive?
+#
+# Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
+# between nodes:
+
+# %%
+k = 8
+width = 7168
+inner_width = 2048
+tokens_per_gpu = 4096
+# There and back, with 2 bytes per number
+sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9
+# An expert has three matrices.
+compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12
+print(
+    f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, "
+    f"and {compute_ms:.0f} ms to compute"
+)
+
+# %% [markdown]
+# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
+# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
+# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
 #
 # ## Deeper: what today's models do
 #
@@ -398,10 +483,11 @@ lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balance
 #
 # ## Remember
 #
-# - With experts, a model has many times the weights, while a token costs as much as $k$ experts.
+# - With experts, a model has many times the weights, while a token costs as much as $k$ experts. It can know more for the same work.
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
 # - An expert's gradient is a sum over all ranks. Divide by the number of all data ranks, however many copies there are.
-# - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
+# - A router left alone may overload one expert and drop its tokens, and then the other experts' weights are wasted. Balance it, and
+#   log the load.
 #
 # Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.
 #
@@ -409,7 +495,8 @@ lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balance
 #
 # **Sources.** N. Shazeer et al., [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538), for the layer and
 # its collapse. D. Lepikhin et al., [*GShard*](https://arxiv.org/abs/2006.16668), for capacity and all-to-all. W. Fedus et al.,
-# [*Switch Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$ and this balance loss. T. Gale et al.,
+# [*Switch Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$, this balance loss, and the factor of 7. Z. Allen-Zhu and Y. Li,
+# [*Knowledge Capacity Scaling Laws*](https://arxiv.org/abs/2404.05405), for 2 bits per weight. T. Gale et al.,
 # [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al.,
 # [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and
 # shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load Balancing*](https://arxiv.org/abs/2408.15664).

@@ -1,4 +1,4 @@
-"""How 11d_experts checks its exercises: the router, and the way of tokens to experts on other ranks and back."""
+"""How 11d_experts checks its exercises: the router, the way of tokens to their experts and back, and the balance loss."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -96,7 +96,7 @@ class RoundTrip:
         self.case = f"with k = {k} and a capacity of {capacity}"
         counting = CountingComm(comm)
         torch.manual_seed(5)
-        experts = BatchedExperts(WIDTH, EXPERTS, counting).double()
+        experts = BatchedExperts(WIDTH, 4 * WIDTH, EXPERTS, counting).double()
         route = Solution(NOTEBOOK, "route").load()  # whatever the learner's does
         chosen, gates, slots = route(random_probabilities(10 * k + comm.rank, TOKENS, EXPERTS), k)
         gates = gates.requires_grad_()
@@ -143,4 +143,33 @@ through_experts = played(
     ],
     returns="the outputs of this rank's tokens",
     stuck="some rank waits in an exchange that another rank doesn't call: all ranks exchange twice, tokens or not.",
+)
+
+
+def play_balance(balance: Callable, comm) -> Iterator[tuple]:
+    even = torch.full((8,), 5)
+    spread = torch.tensor([1, 4, 0, 7, 2, 9, 3, 6])
+    for load, name in ((even, "an even load"), (spread, "an uneven load")):
+        probabilities = random_probabilities(3, 16, 8).requires_grad_()
+        loss = balance(probabilities, load)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            loss.backward()
+        yield "it is E times the sum of f P", float(loss), f"with {name} on 8 experts"
+        yield "probabilities get a gradient", gradient(probabilities), f"with {name}", "let autograd see `probabilities`."
+
+
+balance = played(
+    "balance",
+    NOTEBOOK,
+    play_balance,
+    [
+        Edit("$f_e$ is a share: divide the load by its sum.", ("load / load.sum()", "load / 1")),
+        Edit("Multiply by the number of experts, so that the loss is 1 if the load is even.", ("len(load) * ", "")),
+        Edit(
+            "Take the mean over *tokens*, which leaves one probability for each expert.",
+            ("probabilities.mean(dim=0)", "probabilities.mean()"),
+        ),
+    ],
+    returns="the balance loss",
+    communicates=False,
 )
