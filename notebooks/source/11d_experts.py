@@ -196,13 +196,6 @@ def through_experts(tokens, routing, buffer, experts, exchange):
 lesson.check.through_experts(through_experts)
 
 # %% [markdown]
-# What happens in `experts(arrived)`? All experts of a rank compute at once: because each has the same number of slots, one *batched* matrix product per layer is enough. That keeps a GPU
-# busy although each expert is small:
-
-# %%
-print(inspect.getsource(lesson.layer.BatchedExperts.forward))
-
-# %% [markdown]
 # ## Is it the same, and what does it send?
 #
 # Compare with one process that holds all experts, computes every expert for every token, and multiplies by 0 where a token wasn't
@@ -264,58 +257,19 @@ def average_gradients(model, comm):
 # $$E \sum_e f_e P_e$$
 #
 # Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is its mean probability over tokens. This loss is 1 if
-# the load is even, and nearly $E$ if one expert gets every token.
+# the load is even, and nearly $E$ if one expert gets every token. $f_e$ is a count and has no gradient, but $P_e$ has one: the more
+# tokens an expert gets, the harder the loss pushes its probability down.
 #
-# ## Exercise 3 (warm-up): the balance loss
-#
-# `balance` returns this loss. From the `probabilities` of this rank's tokens, `[tokens, experts]`, take $P_e$, and from
-# `load`, `[experts]`, take $f_e$: it says how many choices of *all* ranks went to each expert. Counts have no gradient, but $P_e$ has
-# one: the more tokens an expert gets, the harder the loss pushes its probability down.
-#
-# <details><summary>Hint</summary>
-#
-# `load / load.sum()` are the shares, and `probabilities.mean(dim=0)` are the mean probabilities.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of balance}
-#
-# </details>
-
+# What can experts be good for? An MLP stores what a model knows, at about 2 bits per weight (Allen-Zhu and Li). So take
+# a task with much to know, and an MLP that's too small for it. The model sees four bytes of this library's source
+# code and guesses the fifth. It adds the four embeddings, each 32 numbers wide, and a mixture of experts looks at the sum:
 
 # %%
-def balance(probabilities, load):
-    """The balance loss of this rank's tokens, from the load of all ranks: a tensor [].
-
-    It is 1 if the load is even.
-    """
-    # <solution>
-    shares = load / load.sum()
-    mean_probabilities = probabilities.mean(dim=0)
-    return len(load) * (shares * mean_probabilities).sum()
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.balance(balance)
-
-# %% [markdown]
-# What can experts be good for? An MLP stores what a model knows, and it can store about 2 bits per weight (Allen-Zhu and Li). So take
-# a task in which there's much to know and an MLP that's much too small for it. The model sees four bytes of this library's source
-# code, and guesses the fifth. It adds the four bytes' embeddings, 32 numbers wide, and its one MLP or mixture of experts looks at the sum:
-
-# %%
-team.push(balance=lesson.check.written(balance))
 print(inspect.getsource(lesson.ByteModel.forward))
 
 
 # %%
 # %%ranks
-from functools import partial
-
 from torch.nn.functional import cross_entropy
 
 
@@ -324,17 +278,9 @@ def train(comm, seed, experts, hidden, weight=0.03, steps=600, factor=1.25):
 
     All three for each step.
     """
-    make_mixture = partial(
-        lesson.MixtureOfExperts,
-        hidden=hidden,
-        experts=experts,
-        k=1,
-        factor=factor,
-        comm=comm,
-        route=route,
-        through=through_experts,
+    model = lesson.ByteModel(
+        seed, hidden, experts, factor, comm, route, through_experts
     )
-    model = lesson.ByteModel(seed, make_mixture)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     corpus = lesson.Corpus(seed, comm)
     history = []
@@ -343,14 +289,15 @@ def train(comm, seed, experts, hidden, weight=0.03, steps=600, factor=1.25):
         loss = cross_entropy(model(context), targets)
         # How many tokens of all ranks want each expert
         load = comm.allreduce(model.mixture.load)
-        extra = weight * balance(model.mixture.probabilities, load)
+        share = load / load.sum()
+        balance = len(share) * (share * model.mixture.probabilities.mean(dim=0)).sum()
         optimizer.zero_grad()
-        (loss + extra).backward()
+        (loss + weight * balance).backward()
         average_gradients(model, comm)
         optimizer.step()
         mine = torch.tensor([model.mixture.dropped, loss.item()])
         seen = comm.allreduce(mine) / comm.size
-        history.append([(load.max() / load.sum()).item(), *seen.tolist()])
+        history.append([share.max().item(), *seen.tolist()])
     return history
 
 
@@ -370,9 +317,9 @@ if comm.rank == 0:
 #
 # ## What are experts worth?
 #
-# Compare eight experts, each with 32 hidden units, with two *dense* models, that is, with a single MLP that computes every token. The
-# small one does the same work per token as the router, one expert, and its empty slots. The large one has as many weights
-# as the router and all eight experts together:
+# Compare eight experts, each with 32 hidden units, with two *dense* models, in which one MLP computes every token. The
+# small dense model does as many operations per token as the router and one expert, empty slots included. The large one has as
+# many weights as the router and all eight experts together:
 
 # %%
 width, hidden, experts, factor = 32, 32, 8, 1.25
@@ -402,12 +349,13 @@ guess
 
 # %%
 # %%ranks --timeout 480
-alone = partial(train, MPI.COMM_SELF, comm.rank + 1)
+seed = comm.rank + 1
+alone = MPI.COMM_SELF
 runs = {
-    "dense, same work": alone(experts=1, hidden=small, factor=1),
-    "8 experts, no balance loss": alone(experts=8, hidden=32, weight=0),
-    "8 experts, balance loss × 0.03": alone(experts=8, hidden=32),
-    "dense, same weights": alone(experts=1, hidden=large, factor=1),
+    "dense, same work": train(alone, seed, experts=1, hidden=small, factor=1),
+    "8 experts, no balance loss": train(alone, seed, experts=8, hidden=32, weight=0),
+    "8 experts, balance loss × 0.03": train(alone, seed, experts=8, hidden=32),
+    "dense, same weights": train(alone, seed, experts=1, hidden=large, factor=1),
 }
 
 # %%
@@ -415,8 +363,8 @@ of_ranks = team.pull("runs")
 runs = {title: [of_rank[title] for of_rank in of_ranks] for title in of_ranks[0]}
 table = lesson.figures.last_steps(runs)
 table.insert(0, "MLP weights", [2 * width * small, weights, weights, weights])
-by_weights = 2.0 * weights
-table.insert(1, "operations per token", [operations, operations, operations, by_weights])
+by_all = 2 * weights
+table.insert(1, "operations per token", [operations, operations, operations, by_all])
 loss = table["loss"]
 way = 100 * (loss.iloc[0] - loss.iloc[2]) / (loss.iloc[0] - loss.iloc[3])
 guess.compare(way)
@@ -428,20 +376,30 @@ table.style.format(lesson.figures.COLUMNS)
 lesson.figures.busiest({title: runs[title] for title in list(runs)[1:3]})
 
 # %% [markdown]
-# Read the table from top to bottom. Without a balance loss, the router *collapses*: one expert is wanted by far more
-# tokens than it can take, many of them are dropped, and for a dropped token nothing is looked up. You pay for the memory of
-# eight experts and for messages full of empty slots, and are hardly better off than with the small dense model.
+# Read the table from top to bottom. Without a balance loss, the router *collapses*: far more tokens want one expert than it can
+# take, many of them are dropped, and a dropped token learns nothing from its expert. You pay for the memory of eight
+# experts and for messages full of empty slots, and you're no better off than with the small dense model.
 #
-# With the balance loss, the same weights and the same work per token give a clearly lower loss, in every one of the four runs. That's
-# what this page's title promises. "Balanced" doesn't mean even, as the line above the table says: it means that the experts' spare
-# capacity is enough for nearly every token. And the large dense model shows the price of choosing. It has no more weights, but it uses
-# all of them for every token, and remains a bit better. At full size, the gain is large: the Switch Transformer reaches the same quality as a
-# dense model with the same work per token in a seventh of the time.
+# With the balance loss, the same weights and the same work per token give a clearly lower loss than the small dense model, in every
+# one of the four runs. That's what this page's title promises. "Balanced" doesn't mean that all experts get equally many tokens: the line above the
+# table says how far the busiest one is from that. It means that the spare capacity is enough for nearly every token.
 #
-# So log the load of each expert and the share of dropped tokens from the first step on, as NVIDIA's NeMo AutoModel does.
+# The large dense model remains a bit better. It has no more weights than the eight experts, but each token uses all of them. At full size, experts
+# gain much more: the Switch Transformer is as good as a dense model with the same work per token after a seventh of the time.
+#
+# So log each expert's load and the share of dropped tokens from the first step on, as NVIDIA's NeMo AutoModel does with the load.
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #
+# ## Deeper: all experts of a rank compute at once
+#
+# In `experts(arrived)`, each expert has the same number of slots, so one *batched* matrix product per layer is enough for all experts of
+# a rank. That keeps a GPU busy although each expert is small:
+
+# %%
+print(inspect.getsource(lesson.layer.BatchedExperts.forward))
+
+# %% [markdown]
 # ## Deeper: is the exchange expensive?
 #
 # Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU

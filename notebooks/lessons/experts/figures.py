@@ -10,6 +10,8 @@ from workshop_lib.notebook.figures import RecordFigure
 
 LINES = ("-", "--", ":", "-.")
 COLUMNS = {
+    "MLP weights": "{:,}",
+    "operations per token": "{:,.0f}",
     "busiest expert's share": "{:.0%}",
     "dropped": "{:.0%}",
     "loss": "{:.2f}",
@@ -36,7 +38,7 @@ def busiest(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], experts: in
 
 
 def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 50) -> pd.DataFrame:
-    """A row for each title: means over the last steps and over all seeds, and the seeds' lowest and highest loss.
+    """A row for each title, for the last of COLUMNS: means over the last steps and over all seeds, and the seeds' lowest and highest loss.
 
     runs[title][seed][step]: the busiest expert's share of all choices, the share that was dropped, and the loss.
     """
@@ -44,4 +46,4 @@ def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: i
     for title, of_seeds in runs.items():
         shares, dropped, losses = np.mean([history[-steps:] for history in of_seeds], axis=1).T
         rows[title] = [shares.mean(), dropped.mean(), losses.mean(), losses.min(), losses.max()]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)[2:])

@@ -1,4 +1,4 @@
-"""How 11d_experts checks its exercises: the router, the way of tokens to their experts and back, and the balance loss."""
+"""How 11d_experts checks its exercises: the router, and the way of tokens to experts on other ranks and back."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -143,33 +143,4 @@ through_experts = played(
     ],
     returns="the outputs of this rank's tokens",
     stuck="some rank waits in an exchange that another rank doesn't call: all ranks exchange twice, tokens or not.",
-)
-
-
-def play_balance(balance: Callable, comm) -> Iterator[tuple]:
-    even = torch.full((8,), 5)
-    spread = torch.tensor([1, 4, 0, 7, 2, 9, 3, 6])
-    for load, name in ((even, "an even load"), (spread, "an uneven load")):
-        probabilities = random_probabilities(3, 16, 8).requires_grad_()
-        loss = balance(probabilities, load)
-        if isinstance(loss, Tensor) and loss.requires_grad:
-            loss.backward()
-        yield "it is E times the sum of f P", float(loss), f"with {name} on 8 experts"
-        yield "probabilities get a gradient", gradient(probabilities), f"with {name}", "let autograd see `probabilities`."
-
-
-balance = played(
-    "balance",
-    NOTEBOOK,
-    play_balance,
-    [
-        Edit("$f_e$ is a share: divide the load by its sum.", ("load / load.sum()", "load / 1")),
-        Edit("Multiply by the number of experts, so that the loss is 1 if the load is even.", ("len(load) * ", "")),
-        Edit(
-            "Take the mean over *tokens*, which leaves one probability for each expert.",
-            ("probabilities.mean(dim=0)", "probabilities.mean()"),
-        ),
-    ],
-    returns="the balance loss",
-    communicates=False,
 )

@@ -20,15 +20,17 @@ CORPUS_BYTES = 400_000
 class ByteModel(nn.Module):
     """Guesses a byte from the few before it: their embeddings are added, and one layer of experts looks at the sum.
 
-    make_mixture(width) returns that layer. On any number of ranks, the weights start the same for a seed.
+    On any number of ranks, the weights start the same for a seed. route and through are the learner's functions.
     """
 
-    def __init__(self, seed: int, make_mixture: Callable[[int], MixtureOfExperts]):
+    def __init__(
+        self, seed: int, hidden: int, experts: int, factor: float, comm, route: Callable, through: Callable
+    ):
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(CONTEXT * VOCABULARY, WIDTH)  # a byte has another row at each place of the context
         nn.init.normal_(self.embed.weight, std=0.5)
-        self.mixture = make_mixture(WIDTH)
+        self.mixture = MixtureOfExperts(WIDTH, hidden, experts, 1, factor, comm, route, through)
         self.logits = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, context: Tensor) -> Tensor:  # [t, CONTEXT] becomes [t, VOCABULARY]
