@@ -59,8 +59,7 @@ table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 # `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
 #
 # - `chosen`: the k most probable experts of each token, the most probable one first;
-# - `gates`: their probabilities, as they are. (With $k > 1$, many models scale a token's gates so that they add up to 1. With
-#   $k = 1$, every gate would be 1, and the router couldn't learn from it.)
+# - `gates`: their probabilities, as they are, even if they don't add up to 1;
 # - `slots`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
 #   come all second choices, and so on. So if slots run out, nobody loses a first choice to somebody's second one.
 #
@@ -262,10 +261,7 @@ def average_gradients(model, comm):
 #
 # What can experts be good for? An MLP stores what a model knows, at about 2 bits per weight (Allen-Zhu and Li). So take
 # a task with much to know, and an MLP that's too small for it. The model sees four bytes of this library's source
-# code and guesses the fifth. It adds the four embeddings, each 32 numbers wide, and a mixture of experts looks at the sum:
-
-# %%
-print(inspect.getsource(lesson.ByteModel.forward))
+# code and guesses the fifth. It adds the four embeddings, each 32 numbers wide, and a mixture of experts looks at the sum.
 
 
 # %%
@@ -273,7 +269,7 @@ print(inspect.getsource(lesson.ByteModel.forward))
 from torch.nn.functional import cross_entropy
 
 
-def train(comm, seed, experts, hidden, weight=0.03, steps=600, factor=1.25):
+def train(comm, seed, experts, hidden, weight=0.03, steps=400, factor=1.25):
     """The busiest expert's share of the choices, the share dropped, and the loss.
 
     All three for each step.
@@ -319,7 +315,8 @@ if comm.rank == 0:
 #
 # Compare eight experts, each with 32 hidden units, with two *dense* models, in which one MLP computes every token. The
 # small dense model does as many operations per token as the router and one expert, empty slots included. The large one has as
-# many weights as the router and all eight experts together:
+# many weights as the router and all eight experts together. In code, a dense MLP is a mixture of one expert, which gets every token
+# and whose gate is 1. All losses are means over the last 50 steps:
 
 # %%
 width, hidden, experts, factor = 32, 32, 8, 1.25
@@ -342,10 +339,6 @@ guess = predict(
     "%",
 )
 guess
-
-# %% [markdown]
-# A dense MLP is a mixture with one expert: it gets every token, and its gate is 1. The losses below are means over the last 50
-# steps, and over the four seeds.
 
 # %%
 # %%ranks --timeout 480
@@ -387,7 +380,7 @@ lesson.figures.busiest({title: runs[title] for title in list(runs)[1:3]})
 # The large dense model remains a bit better. It has no more weights than the eight experts, but each token uses all of them. At full size, experts
 # gain much more: the Switch Transformer is as good as a dense model with the same work per token after a seventh of the time.
 #
-# So log each expert's load and the share of dropped tokens from the first step on, as NVIDIA's NeMo AutoModel does with the load.
+# So log each expert's load from the first step on, as NVIDIA's NeMo AutoModel does.
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #
@@ -426,6 +419,8 @@ print(
 #
 # ## Deeper: what today's models do
 #
+# - **Gates that add up to 1.** With $k > 1$, many models scale a token's gates like that. With $k = 1$, every gate would be 1, and the
+#   router couldn't learn from it.
 # - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones and uses 8 of them. One
 #   more, a *shared* expert, computes every token, so the others don't all have to learn the same.
 # - **No dropped tokens.** Most of today's models drop none. Messages then have as many rows as there are tokens to send,
@@ -444,8 +439,7 @@ print(
 # - With experts, a model has many times the weights, while a token costs as much as $k$ experts. It can know more for the same work.
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
 # - An expert's gradient is a sum over all ranks. Divide by the number of all data ranks, however many copies there are.
-# - A router left alone may overload one expert and drop its tokens, and then the other experts' weights are wasted. Balance it, and
-#   log the load.
+# - A router left alone may overload one expert and drop its tokens. Balance it, and log the load.
 #
 # Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.
 #
