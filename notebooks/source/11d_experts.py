@@ -6,7 +6,7 @@
 # are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
-# forward and backward. Then you'll watch a router collapse, and prevent it.
+# forward and backward. Then you'll measure what eight experts are worth, compared with a dense model that does the same work.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [11](11_model_parallelism.ipynb) first.
@@ -49,7 +49,7 @@ table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 #
 # How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
 # fixed. So of each rank's tokens, an expert accepts at most a fixed number, its *capacity*. An even load of $t$ tokens
-# over $E$ experts would be $k t / E$, and people allow a little more, such as 1.25 times as much. A token beyond the capacity is
+# over $E$ experts would be $k t / E$, and the Switch Transformer allows up to 1.25 times as much. A token beyond the capacity is
 # *dropped*: this expert returns 0 for it. A block adds its input to the result, so a token that all its $k$ experts have dropped
 # simply skips the MLP.
 #
@@ -59,8 +59,7 @@ table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 # `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
 #
 # - `chosen`: the k most probable experts of each token, the most probable one first;
-# - `gates`: their probabilities, as they are. (With $k > 1$, many models scale a token's gates so that they add up to 1. With
-#   $k = 1$, every gate would be 1, and the router couldn't learn from it.)
+# - `gates`: their probabilities, as they are, even if they don't add up to 1;
 # - `slots`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
 #   come all second choices, and so on. So if slots run out, nobody loses a first choice to somebody's second one.
 #
@@ -196,13 +195,6 @@ def through_experts(tokens, routing, buffer, experts, exchange):
 lesson.check.through_experts(through_experts)
 
 # %% [markdown]
-# What happens in `experts(arrived)`? All experts of a rank compute at once: because each has the same number of slots, one *batched* matrix product per layer is enough. That keeps a GPU
-# busy although each expert is small:
-
-# %%
-print(inspect.getsource(lesson.layer.BatchedExperts.forward))
-
-# %% [markdown]
 # ## Is it the same, and what does it send?
 #
 # Compare with one process that holds all experts, computes every expert for every token, and multiplies by 0 where a token wasn't
@@ -239,31 +231,8 @@ styled.format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
 # back, and as many again in the backward pass. The bytes grow with $k$, but they don't depend on where the tokens want to go,
 # because empty slots travel, too.
 #
-# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
-# between nodes:
-
-# %%
-k = 8
-width = 7168
-inner_width = 2048
-tokens_per_gpu = 4096
-# There and back, with 2 bytes per number
-sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9
-# An expert has three matrices.
-compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12
-print(
-    f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, "
-    f"and {compute_ms:.0f} ms to compute"
-)
-
-# %% [markdown]
-# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
-# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
-# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
-#
 # ## Train with experts
 #
-# Train a small GPT on the source code of this library. Each rank has its own sequences and its own part of 8 experts.
 # As in DDP, gradients are averaged over the ranks, with one exception. An expert computes for the tokens of *all* ranks, so its
 # gradient is a sum over all ranks already, and nobody else has a copy of it. You only divide it by the number of ranks:
 
@@ -287,37 +256,33 @@ def average_gradients(model, comm):
 # $$E \sum_e f_e P_e$$
 #
 # Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is its mean probability over tokens. This loss is 1 if
-# the load is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has
-# no gradient, but $P_e$ has one: the more tokens an expert gets, the harder its probability is pushed down.
+# the load is even, and nearly $E$ if one expert gets every token. $f_e$ is a count and has no gradient, but $P_e$ has one: the more
+# tokens an expert gets, the harder the loss pushes its probability down.
+#
+# What can experts be good for? An MLP stores what a model knows, at about 2 bits per weight (Allen-Zhu and Li). So take
+# a task with much to know, and an MLP that's too small for it. The model sees four bytes of this library's source
+# code and guesses the fifth. It adds the four embeddings, each 32 numbers wide, and a mixture of experts looks at the sum.
 
 
 # %%
 # %%ranks
-from functools import partial
-
 from torch.nn.functional import cross_entropy
 
 
-def train(comm, seed, weight, steps=150, factor=1.25):
+def train(comm, seed, experts, hidden, weight=0.03, steps=400, factor=1.25):
     """The busiest expert's share of the choices, the share dropped, and the loss.
 
     All three for each step.
     """
-    make_experts = partial(
-        lesson.MixtureOfExperts,
-        k=1,
-        factor=factor,
-        comm=comm,
-        route=route,
-        through=through_experts,
+    model = lesson.ByteModel(
+        seed, hidden, experts, factor, comm, route, through_experts
     )
-    model = lesson.ExpertGpt(seed, make_experts)
-    optimizer = model.optimizer()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     corpus = lesson.Corpus(seed, comm)
     history = []
     for _ in range(steps):
-        text, targets = corpus.next_batch()
-        loss = cross_entropy(model(text).flatten(0, 1), targets.flatten())
+        context, targets = corpus.next_batch()
+        loss = cross_entropy(model(context), targets)
         # How many tokens of all ranks want each expert
         load = comm.allreduce(model.mixture.load)
         share = load / load.sum()
@@ -337,19 +302,38 @@ def train(comm, seed, weight, steps=150, factor=1.25):
 
 # %%
 # %%ranks --timeout 120
-on_ranks = torch.tensor(train(comm, seed=1, weight=0.01, steps=5, factor=8))
-alone = torch.tensor(train(MPI.COMM_SELF, seed=1, weight=0.01, steps=5, factor=8))
+on_ranks = torch.tensor(train(comm, 1, experts=8, hidden=32, steps=5, factor=8))
+alone = torch.tensor(train(MPI.COMM_SELF, 1, experts=8, hidden=32, steps=5, factor=8))
 if comm.rank == 0:
     print("losses on 4 ranks:", on_ranks[:, 2].tolist())
     print(f"they differ from one process's by {(on_ranks - alone).abs().max():.0e}")
 
 # %% [markdown]
-# They do. From now on, each rank trains a whole model alone, which gives you four seeds at once. First
-# without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
+# They do. From now on, each rank trains whole models alone, which gives you four seeds at once.
+#
+# ## What are experts worth?
+#
+# Compare eight experts, each with 32 hidden units, with two *dense* models, in which one MLP computes every token. The
+# small dense model does as many operations per token as the router and one expert, empty slots included. The large one has as
+# many weights as the router and all eight experts together. In code, a dense MLP is a mixture of one expert, which gets every token
+# and whose gate is 1. All losses are means over the last 50 steps:
+
+# %%
+width, hidden, experts, factor = 32, 32, 8, 1.25
+router_weights = width * experts
+expert_weights = 2 * width * hidden
+weights = router_weights + experts * expert_weights
+# Two operations for each weight that a token meets, forward
+operations = 2 * (router_weights + factor * expert_weights)
+small = int(operations / 2 / (2 * width))
+large = weights // (2 * width)
+team.push(small=small, large=large)
+print(f"hidden units: {small} in the small dense model, {large} in the large one")
 
 # %%
 guess = predict(
-    "After 150 steps, what share of the tokens wants the busiest of the 8 experts?",
+    "From the small dense model's loss to the large one's: "
+    "how much of the way do eight balanced experts get?",
     0,
     100,
     "%",
@@ -357,32 +341,86 @@ guess = predict(
 guess
 
 # %%
-# %%ranks --timeout 240
-free = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0)
-balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
+# %%ranks --timeout 480
+seed = comm.rank + 1
+alone = MPI.COMM_SELF
+runs = {
+    "dense, same work": train(alone, seed, experts=1, hidden=small, factor=1),
+    "8 experts, no balance loss": train(alone, seed, experts=8, hidden=32, weight=0),
+    "8 experts, balance loss × 0.03": train(alone, seed, experts=8, hidden=32),
+    "dense, same weights": train(alone, seed, experts=1, hidden=large, factor=1),
+}
 
 # %%
-free, balanced = team.pull("free"), team.pull("balanced")
-table = lesson.figures.last_steps(
-    {"no balance loss": free, "balance loss × 0.03": balanced}
-)
-guess.compare(100 * table["busiest expert's share"][:4].mean())
+of_ranks = team.pull("runs")
+runs = {title: [of_rank[title] for of_rank in of_ranks] for title in of_ranks[0]}
+table = lesson.figures.last_steps(runs)
+table.insert(0, "MLP weights", [2 * width * small, weights, weights, weights])
+by_all = 2 * weights
+table.insert(1, "operations per token", [operations, operations, operations, by_all])
+loss = table["loss"]
+way = 100 * (loss.iloc[0] - loss.iloc[2]) / (loss.iloc[0] - loss.iloc[3])
+guess.compare(way)
+even = table["busiest expert's share"].iloc[2] * experts
+print(f"With the balance loss, the busiest expert gets {even:.1f} times an even share.")
 table.style.format(lesson.figures.COLUMNS)
 
 # %%
-lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
+lesson.figures.busiest({title: runs[title] for title in list(runs)[1:3]})
 
 # %% [markdown]
-# Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
-# the memory of eight experts, and for messages full of empty slots, and use one. And look at the losses: they hardly differ.
-# In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
-# load of each expert and the share of dropped tokens, from the first step on. (To show this within a minute, we let the router
-# learn ten times as fast as the other weights. Not every router collapses.)
+# Read the table from top to bottom. Without a balance loss, the router *collapses*: far more tokens want one expert than it can
+# take, many of them are dropped, and a dropped token learns nothing from its expert. You pay for the memory of eight
+# experts and for messages full of empty slots, and you're no better off than with the small dense model.
+#
+# With the balance loss, the same weights and the same work per token give a clearly lower loss than the small dense model, in every
+# one of the four runs. That's what this page's title promises. "Balanced" doesn't mean that all experts get equally many tokens: the line above the
+# table says how far the busiest one is from that. It means that the spare capacity is enough for nearly every token.
+#
+# The large dense model remains a bit better. It has no more weights than the eight experts, but each token uses all of them. At full size, experts
+# gain much more: the Switch Transformer is as good as a dense model with the same work per token after a seventh of the time.
+#
+# So log each expert's load from the first step on, as NVIDIA's NeMo AutoModel does.
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #
+# ## Deeper: all experts of a rank compute at once
+#
+# In `experts(arrived)`, each expert has the same number of slots, so one *batched* matrix product per layer is enough for all experts of
+# a rank. That keeps a GPU busy although each expert is small:
+
+# %%
+print(inspect.getsource(lesson.layer.BatchedExperts.forward))
+
+# %% [markdown]
+# ## Deeper: is the exchange expensive?
+#
+# Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
+# between nodes:
+
+# %%
+k = 8
+width = 7168
+inner_width = 2048
+tokens_per_gpu = 4096
+# There and back, with 2 bytes per number
+sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9
+# An expert has three matrices.
+compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12
+print(
+    f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, "
+    f"and {compute_ms:.0f} ms to compute"
+)
+
+# %% [markdown]
+# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
+# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
+# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
+#
 # ## Deeper: what today's models do
 #
+# - **Gates that add up to 1.** With $k > 1$, many models scale a token's gates like that. With $k = 1$, every gate would be 1, and the
+#   router couldn't learn from it.
 # - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones and uses 8 of them. One
 #   more, a *shared* expert, computes every token, so the others don't all have to learn the same.
 # - **No dropped tokens.** Most of today's models drop none. Messages then have as many rows as there are tokens to send,
@@ -398,10 +436,10 @@ lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balance
 #
 # ## Remember
 #
-# - With experts, a model has many times the weights, while a token costs as much as $k$ experts.
+# - With experts, a model has many times the weights, while a token costs as much as $k$ experts. It can know more for the same work.
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
 # - An expert's gradient is a sum over all ranks. Divide by the number of all data ranks, however many copies there are.
-# - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
+# - A router left alone may overload one expert and drop its tokens. Balance it, and log the load.
 #
 # Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.
 #
@@ -409,7 +447,8 @@ lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balance
 #
 # **Sources.** N. Shazeer et al., [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538), for the layer and
 # its collapse. D. Lepikhin et al., [*GShard*](https://arxiv.org/abs/2006.16668), for capacity and all-to-all. W. Fedus et al.,
-# [*Switch Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$ and this balance loss. T. Gale et al.,
+# [*Switch Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$, this balance loss, and the factor of 7. Z. Allen-Zhu and Y. Li,
+# [*Knowledge Capacity Scaling Laws*](https://arxiv.org/abs/2404.05405), for 2 bits per weight. T. Gale et al.,
 # [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al.,
 # [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and
 # shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load Balancing*](https://arxiv.org/abs/2408.15664).

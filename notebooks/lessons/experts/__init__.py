@@ -4,9 +4,9 @@ from workshop_lib.faces import face
 
 __getattr__, __dir__ = face(
     __name__,
+    ByteModel=".text:ByteModel",
     check=".judge",
     Corpus=".text:Corpus",
-    ExpertGpt=".text:ExpertGpt",
     figures=".figures",
     layer=".layer",
     MixtureOfExperts=".layer:MixtureOfExperts",

@@ -41,14 +41,14 @@ def with_one_process(route: Callable, through: Callable, k: int, factor: float, 
 
     def experts_on(ranks) -> MixtureOfExperts:
         torch.manual_seed(1)
-        return MixtureOfExperts(WIDTH, EXPERTS, k, factor, ranks, route, through)
+        return MixtureOfExperts(WIDTH, 4 * WIDTH, EXPERTS, k, factor, ranks, route, through)
 
     layer = experts_on(counting)
     whole = experts_on(MPI.COMM_SELF)
     tokens = torch.randn(comm.size, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2))
 
     mine = tokens[comm.rank].clone().requires_grad_()
-    outputs = layer(mine[None])[0]
+    outputs = layer(mine)
     forward_bytes = counting.bytes_sent
     outputs.square().sum().backward()
     backward_bytes = counting.bytes_sent - forward_bytes

@@ -9,7 +9,15 @@ from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
 
 LINES = ("-", "--", ":", "-.")
-COLUMNS = {"busiest expert's share": "{:.0%}", "dropped": "{:.0%}", "loss": "{:.2f}"}
+COLUMNS = {
+    "MLP weights": "{:,}",
+    "operations per token": "{:,.0f}",
+    "busiest expert's share": "{:.0%}",
+    "dropped": "{:.0%}",
+    "loss": "{:.2f}",
+    "lowest": "{:.2f}",
+    "highest": "{:.2f}",
+}
 
 
 @figures.styled
@@ -29,12 +37,13 @@ def busiest(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], experts: in
     return figure
 
 
-def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 20) -> pd.DataFrame:
-    """A table of the means over the last steps of each run. Each step has three numbers: see COLUMNS."""
+def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 50) -> pd.DataFrame:
+    """A row for each title, for the last of COLUMNS: means over the last steps and over all seeds, and the seeds' lowest and highest loss.
+
+    runs[title][seed][step]: the busiest expert's share of all choices, the share that was dropped, and the loss.
+    """
     rows = {}
     for title, of_seeds in runs.items():
-        for seed, history in enumerate(of_seeds, 1):
-            rows[title, seed] = np.mean(history[-steps:], axis=0)
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["", "seed"])
-    return table
+        shares, dropped, losses = np.mean([history[-steps:] for history in of_seeds], axis=1).T
+        rows[title] = [shares.mean(), dropped.mean(), losses.mean(), losses.min(), losses.max()]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)[2:])

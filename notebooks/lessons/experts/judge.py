@@ -96,7 +96,7 @@ class RoundTrip:
         self.case = f"with k = {k} and a capacity of {capacity}"
         counting = CountingComm(comm)
         torch.manual_seed(5)
-        experts = BatchedExperts(WIDTH, EXPERTS, counting).double()
+        experts = BatchedExperts(WIDTH, 4 * WIDTH, EXPERTS, counting).double()
         route = Solution(NOTEBOOK, "route").load()  # whatever the learner's does
         chosen, gates, slots = route(random_probabilities(10 * k + comm.rank, TOKENS, EXPERTS), k)
         gates = gates.requires_grad_()

@@ -43,10 +43,10 @@ class BatchedExperts(nn.Module):
     number of ranks.
     """
 
-    def __init__(self, width: int, experts: int, comm):
+    def __init__(self, width: int, hidden: int, experts: int, comm):
         super().__init__()
-        up = torch.empty(experts, width, 4 * width)
-        down = torch.empty(experts, 4 * width, width)
+        up = torch.empty(experts, width, hidden)
+        down = torch.empty(experts, hidden, width)
         for weights in (*up, *down):
             nn.init.xavier_uniform_(weights)
         mine = parts(experts, comm.size)[comm.rank]
@@ -65,10 +65,12 @@ class MixtureOfExperts(nn.Module):
     After a forward pass, `probabilities` [t, E], `routing` and `capacity` say what the router did.
     """
 
-    def __init__(self, width: int, experts: int, k: int, factor: float, comm, route: Callable, through: Callable):
+    def __init__(
+        self, width: int, hidden: int, experts: int, k: int, factor: float, comm, route: Callable, through: Callable
+    ):
         super().__init__()
         self.router = nn.Linear(width, experts, bias=False)
-        self.experts = BatchedExperts(width, experts, comm)
+        self.experts = BatchedExperts(width, hidden, experts, comm)
         self.k = k
         self.factor = factor
         self.comm = comm
@@ -88,12 +90,10 @@ class MixtureOfExperts(nn.Module):
         """The share of this rank's choices in the last forward pass that found no slot."""
         return (self.routing[2] >= self.capacity).float().mean().item()
 
-    def forward(self, x: Tensor) -> Tensor:  # [n, t, w]
-        tokens = x.flatten(0, 1)
+    def forward(self, tokens: Tensor) -> Tensor:  # [t, w]
         experts = self.router.out_features
         self.probabilities = self.router(tokens).softmax(dim=1)
         self.capacity = capacity_of(len(tokens), self.k, experts, self.factor)
         self.routing = self.route(self.probabilities, self.k)
         buffer = tokens.new_zeros(self.comm.size, experts // self.comm.size, self.capacity, tokens.shape[1])
-        outputs = self.through(tokens, self.routing, buffer, self.experts, partial(exchange, comm=self.comm))
-        return outputs.view_as(x)
+        return self.through(tokens, self.routing, buffer, self.experts, partial(exchange, comm=self.comm))
