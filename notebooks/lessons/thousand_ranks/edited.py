@@ -21,6 +21,20 @@ def one_unit() -> Path:
     return _written("one_unit.py", text.replace("for unit in (*blocks, model):", "for unit in (model,):"))
 
 
+def micro_batches() -> Path:
+    """A copy of mesh.py that computes two micro-batches, and reduces the gradients after the second one only."""
+    text = SCRIPT.read_text(encoding="utf-8")
+    start, end = text.index("        logits = model("), text.index("        if args.clip")
+    body = """        optimizer.zero_grad()
+        for part, samples in enumerate(window.chunk(2)):
+            model.set_requires_gradient_sync(part == 1)
+            logits = model(samples[:, :-1]).float()
+            loss = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+            (loss / 2).backward()
+"""
+    return _written("micro_batches.py", text[:start] + body + text[end:])
+
+
 def source_of(recompute: Callable) -> str:
     """The text of the learner's function; the solution's while it's a stub."""
     if own_or_library(recompute, None) is None:
