@@ -71,21 +71,12 @@ print(
 # Now go where nobody can compare: to 1,024 ranks, in 128 rows of 8, because a node has 8 GPUs. And take a larger model.
 
 # %%
-options = ["--width", 1024, "--heads", 16, "--layers", 4]
-options += ["--tokens", 256, "--batch", 128]
-guess = predict(
-    "How many seconds does the dry run of one rank of 1,024 take, with Python's start?",
-    low=0,
-    high=60,
-    unit="s",
-)
-guess
-
-# %%
+small_gpt = ["--width", 1024, "--heads", 16, "--layers", 4]
+small_gpt += ["--tokens", 256, "--batch", 128]
 thousand = lesson.dry_run(
-    lesson.edited.SCRIPT, *options, world_size=1024, mesh="128x8", rank=18
+    lesson.edited.SCRIPT, *small_gpt, world_size=1024, mesh="128x8", rank=18
 )
-guess.compare(thousand.seconds)
+print(f"{thousand.seconds:.0f} s, with Python's start")
 pd.DataFrame(thousand.collective_rows())
 
 # %%
@@ -97,69 +88,6 @@ lesson.figures.mesh(thousand, "128x8")
 # different mesh.
 #
 # *Try it:* now your own script, if `torchrun` can start it: `workshop dryrun train.py --world-size 64`.
-#
-# ### Exercise 1 (normal): who sends what?
-#
-# Take a model of `layers` equal layers. In each layer, tensor parallelism cuts `cut` bytes of weights, and leaves `whole` bytes
-# uncut. The activations between layers take `activations` bytes for the samples of *one rank*, so don't divide these by `data`
-# again. Gradients are as large as the weights. Assume rings: of an array of $n$ bytes, each of $p$ ranks sends
-# $(p-1)/p \cdot n$ in an allgather or a reduce-scatter, and twice that in an allreduce. FSDP drops a layer's weights after the
-# forward pass.
-#
-# <details><summary>Hint 1: over the data dimension</summary>
-#
-# How often does FSDP gather a layer's weights in a step, and how often does it reduce their gradients? And which of the weights
-# does a *tensor* rank need at all?
-#
-# </details><details><summary>Hint 2: over the tensor dimension</summary>
-#
-# Attention ends with an allreduce of its outputs, and so does the MLP. In the backward pass, the gradients of both inputs
-# need an allreduce, too.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of mesh_bytes}
-#
-# </details>
-
-
-# %%
-def mesh_bytes(data, tensor, layers, cut, whole, activations):
-    """Bytes that each rank of a mesh of data x tensor sends in a step.
-
-    Returns {"data": ..., "tensor": ...}.
-    """
-    # <solution>
-    weights = cut / tensor + whole
-    over_data = 3 * (data - 1) / data * weights  # gathered twice, reduced once
-    over_tensor = 4 * 2 * (tensor - 1) / tensor * activations
-    return {"data": layers * over_data, "tensor": layers * over_tensor}
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-lesson.check.mesh_bytes(mesh_bytes)
-
-# %% [markdown]
-# Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and
-# the last layer, which FSDP gathers only once.
-
-# %%
-runs = {
-    "128x8": thousand,
-    **lesson.dry_runs(lesson.edited.SCRIPT, *options, meshes=["16x2"]),
-}
-rows = lesson.check.beside_dry_runs(
-    lesson.check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128
-)
-pd.DataFrame(rows).T.style.format("{:,.3f}")
-
-# %% [markdown]
-# *Break it:* what happens to the bytes over `data` when the width isn't a multiple of the mesh? Set `--width` to 1000 and
-# `--heads` to 8 in the cell of the prediction, rerun the dry run, and pass `width=1000` here.
 #
 # ## Does a larger model fit?
 #
@@ -179,7 +107,7 @@ print(
 )
 
 # %% [markdown]
-# ### Exercise 2 (normal): make it fit
+# ### Exercise 1 (warm-up): make it fit
 #
 # Most of this memory holds activations that wait for the backward pass, those of 16 sequences per row. Recompute them, as in
 # notebook [06c](06c_fitting_more.ipynb): write a function through which `mesh.py`'s `build` can pass its blocks before it puts
@@ -220,19 +148,15 @@ def recompute(blocks):
 lesson.check.recompute(recompute)
 
 # %% [markdown]
-# What does it cost? So far, each block has had 4 allreduces over the tensor dimension: two in the forward pass, and two in the
-# backward pass.
-
-# %%
-guess = predict("How many allreduces does each block have now?", low=0, high=12)
-guess
+# So far, each block has had 4 allreduces over the tensor dimension: two in the forward pass, and two in the backward pass. How
+# many does it have now?
 
 # %%
 recomputed = lesson.check.report(recompute)
 allreduces = next(
     each.calls for each in recomputed.collectives if each.over == "tensor"
 )
-guess.compare(allreduces / 32)
+print(f"{allreduces / 32:g} allreduces per block")
 
 # %% [markdown]
 # Not 6, although the forward pass runs twice: PyTorch stops recomputing as soon as it has everything that the backward pass
@@ -252,42 +176,14 @@ halves = lesson.dry_run(
     mesh="64x8",
 )
 ways = {"neither": large, "recomputing": recomputed, "two micro-batches": halves}
-costs = {
-    name: {
-        "peak, GB": run.peak_bytes / 1e9,
-        "operations, 10¹²": run.flops / 1e12,
-        "over data, GB": run.sent_bytes("data") / 1e9,
-        "over tensor, GB": run.sent_bytes("tensor") / 1e9,
-    }
-    for name, run in ways.items()
-}
 cut = 32 * (12 * 4096**2 + 4 * 4096)
 whole = 32 * 5 * 4096 + 2 * 4096 * 50_304
 print(f"Whole gradients take {4 * (cut / 8 + whole) / 1e9:.1f} GB per rank.")
-for name, run in ways.items():
-    fits = "fits" if run.peak_bytes < 72e9 else "doesn't fit"
-    print(f"{name} {fits} in 72 GB")
-pd.DataFrame(costs).T.style.format("{:.1f}")
+pd.DataFrame(lesson.edited.costs(ways)).T.style.format(precision=1)
 
 # %% [markdown]
 # Recomputing costs operations and messages within the node, and saves the most memory. Two micro-batches cost messages over the
 # network, which may be hidden behind computing. So where both fit, forecast both.
-#
-# A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
-
-# %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1"]
-launch += ["--nproc-per-node", 2]
-options = ["--mesh", "1x2", "--steps", 10, "--text", lesson.edited.SCRIPT]
-for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
-    scripts.run(*launch, script, *options, only="^step")
-
-# %% [markdown]
-# The losses are equal.
-#
-# *Beat it:* recomputing costs time. How few blocks do you have to recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well? In the copy, try
-# `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`, and run it dry. (`Replicate` is in
-# `torch.distributed.tensor`.)
 #
 # ## From bytes to seconds
 #
@@ -295,7 +191,7 @@ for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
 # each of these into seconds, as in notebook [08c](08c_forecasting.ipynb). But a step doesn't take their sum, because some things
 # happen at the same time. Which ones?
 #
-# ### Exercise 3 (normal): how long does a step take?
+# ### Exercise 2 (normal): how long does a step take?
 #
 # Write the formula. You get the parts of one step of a typical rank, in seconds:
 #
@@ -407,24 +303,8 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 # FSDP's collectives, and other algorithms exist. What if the latency between nodes were lower?
 
 # %%
-from dataclasses import replace
-
-for factor in (1, 0.5, 0):
-    link = replace(h100.between, latency_s=factor * h100.between.latency_s)
-    changed = replace(h100, between=link)
-    both = [
-        lesson.meshes.forecast(
-            works[shape], 1024 * gpt.flops, changed, shapes[shape], fsdp
-        ).by(yours)
-        for shape in ("1024x1", "128x8")
-    ]
-    if factor == 0:
-        latency = 1 - both[0].hideable_s / forecasts["1024x1"].hideable_s
-        print(f"Latency between nodes is {latency:.0%} of 1024x1's data messages.")
-    ratio = both[0].step_s / both[1].step_s
-    print(
-        f"{factor:g} times the latency: 1024x1 takes {ratio:.2f} times as long as 128x8"
-    )
+lines = [works[shape] for shape in ("1024x1", "128x8")]
+lesson.edited.with_less_latency(h100, *lines, yours)
 
 # %% [markdown]
 # ## How far off is it?
@@ -491,6 +371,91 @@ fits.nsmallest(5, "step_s").style.format(precision=2)
 #
 # *Try it:* with 256 sequences per step instead of 2,048, the fastest mesh has tensor groups that cross nodes. Which messages
 # take less time in exchange?
+#
+# ## Deeper: who sends what?
+#
+# Can you say without a dry run what each rank sends?
+#
+# ### Exercise 3 (normal): the bytes of a mesh
+#
+# Take a model of `layers` equal layers. In each layer, tensor parallelism cuts `cut` bytes of weights, and leaves `whole` bytes
+# uncut. The activations between layers take `activations` bytes for the samples of *one rank*, so don't divide these by `data`
+# again. Gradients are as large as the weights. Assume rings: of an array of $n$ bytes, each of $p$ ranks sends
+# $(p-1)/p \cdot n$ in an allgather or a reduce-scatter, and twice that in an allreduce. FSDP drops a layer's weights after the
+# forward pass.
+#
+# <details><summary>Hint 1: over the data dimension</summary>
+#
+# How often does FSDP gather a layer's weights in a step, and how often does it reduce their gradients? And which of the weights
+# does a *tensor* rank need at all?
+#
+# </details><details><summary>Hint 2: over the tensor dimension</summary>
+#
+# Attention ends with an allreduce of its outputs, and so does the MLP. In the backward pass, the gradients of both inputs
+# need an allreduce, too.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of mesh_bytes}
+#
+# </details>
+
+
+# %%
+def mesh_bytes(data, tensor, layers, cut, whole, activations):
+    """Bytes that each rank of a mesh of data x tensor sends in a step.
+
+    Returns {"data": ..., "tensor": ...}.
+    """
+    # <solution>
+    weights = cut / tensor + whole
+    over_data = 3 * (data - 1) / data * weights  # gathered twice, reduced once
+    over_tensor = 4 * 2 * (tensor - 1) / tensor * activations
+    return {"data": layers * over_data, "tensor": layers * over_tensor}
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.mesh_bytes(mesh_bytes)
+
+# %% [markdown]
+# Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and
+# the last layer, which FSDP gathers only once.
+
+# %%
+runs = {
+    "128x8": thousand,
+    **lesson.dry_runs(lesson.edited.SCRIPT, *small_gpt, meshes=["16x2"]),
+}
+rows = lesson.check.beside_dry_runs(
+    lesson.check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128
+)
+pd.DataFrame(rows).T.style.format("{:,.3f}")
+
+# %% [markdown]
+# *Break it:* what happens to the bytes over `data` when the width isn't a multiple of the mesh? Set `--width` to 1000 and
+# `--heads` to 8 in the cell of the first prediction, rerun the dry run, and pass `width=1000` here.
+#
+# ## Deeper: does it still learn the same?
+#
+# A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
+
+# %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1"]
+launch += ["--nproc-per-node", 2]
+options = ["--mesh", "1x2", "--steps", 10, "--text", lesson.edited.SCRIPT]
+for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
+    scripts.run(*launch, script, *options, only="^step")
+
+# %% [markdown]
+# The losses are equal.
+#
+# *Beat it:* recomputing costs time. How few blocks do you have to recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well? In the copy, try
+# `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`, and run it dry. (`Replicate` is in
+# `torch.distributed.tensor`.)
 #
 # ## Deeper: one call of `fully_shard`
 #

@@ -2,11 +2,17 @@
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from workshop_lib.dryrun.step_report import Report
 from workshop_lib.exercises.judge import own_or_library
 from workshop_lib.exercises.solutions import Solution
+from workshop_lib.forecast import meshes
+from workshop_lib.forecast.forecast import Mesh
+from workshop_lib.forecast.meshes import Work
+from workshop_lib.machine.catalogue import Machine
 from workshop_lib.paths import BUILD, SCRIPTS, replacing
 
 NOTEBOOK = "12_thousand_ranks"
@@ -33,6 +39,34 @@ def micro_batches() -> Path:
             (loss / 2).backward()
 """
     return _written("micro_batches.py", text[:start] + body + text[end:])
+
+
+def costs(runs: Mapping[str, Report]) -> dict[str, dict[str, float | str]]:
+    """What each dry run costs a rank, and whether it fits: one row each."""
+    return {
+        name: {
+            "peak, GB": run.peak_bytes / 1e9,
+            "fits in 72 GB": "yes" if run.peak_bytes < 72e9 else "no",
+            "operations, 10¹²": run.flops / 1e12,
+            "over data, GB": run.sent_bytes("data") / 1e9,
+            "over tensor, GB": run.sent_bytes("tensor") / 1e9,
+        }
+        for name, run in runs.items()
+    }
+
+
+def with_less_latency(machine: Machine, line: Work, grid: Work, step_s: Callable) -> None:
+    """Print how 1024x1 compares with 128x8, which do this work, if the latency between nodes were lower."""
+    data_s = []
+    for factor in (1, 0.5, 0):
+        link = replace(machine.between, latency_s=factor * machine.between.latency_s)
+        changed = replace(machine, between=link)
+        on_line = meshes.forecast(line, 1, changed, Mesh(1024), meshes.Plan()).by(step_s)
+        on_grid = meshes.forecast(grid, 1, changed, Mesh(128, 8), meshes.Plan()).by(step_s)
+        data_s.append(on_line.data_s)
+        ratio = on_line.step_s / on_grid.step_s
+        print(f"{factor:g} times the latency: 1024x1 takes {ratio:.2f} times as long as 128x8")
+    print(f"Latency between nodes is {1 - data_s[-1] / data_s[0]:.0%} of the data messages' time on 1024x1.")
 
 
 def source_of(recompute: Callable) -> str:

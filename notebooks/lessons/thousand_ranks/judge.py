@@ -129,7 +129,7 @@ def beside_dry_runs(
     return rows
 
 
-# What exercise 2 trains, a GPT of 6.7 billion parameters on 512 H100, and what of their 80 GB its tensors may take.
+# What exercise 1 trains, a GPT of 6.7 billion parameters on 512 H100, and what of their 80 GB its tensors may take.
 OPTIONS = ["--width", 4096, "--heads", 32, "--layers", 32, "--tokens", 2048, "--vocabulary", 50_304]
 OPTIONS += ["--dtype", "bfloat16", "--batch", 1024]
 MESH = Mesh(64, 8)
