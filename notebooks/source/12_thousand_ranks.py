@@ -167,14 +167,8 @@ print(f"{allreduces / 32:g} allreduces per block")
 # the last. Until then, each rank keeps whole fp32 gradients of its tensor rank's weights. What does each way cost?
 
 # %%
-halves = lesson.dry_run(
-    lesson.edited.micro_batches(),
-    *large_gpt,
-    "--text",
-    lesson.edited.SCRIPT,
-    world_size=512,
-    mesh="64x8",
-)
+script = lesson.edited.micro_batches()
+halves = lesson.dry_run(script, *large_gpt, world_size=512, mesh="64x8")
 ways = {"neither": large, "recomputing": recomputed, "two micro-batches": halves}
 cut = 32 * (12 * 4096**2 + 4 * 4096)
 whole = 32 * 5 * 4096 + 2 * 4096 * 50_304
@@ -299,8 +293,9 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 # `compute_s` grows because every rank of a row computes the whole last layer. And memory goes *up*, because each row has more
 # of the 1,024 sequences, and so more of what isn't cut: the blocks' inputs, and the logits.
 #
-# So 1024x1 may be slow only because of the latency that the model charges for a ring. NCCL has trees for allreduces, but not for
-# FSDP's collectives, and other algorithms exist. What if the latency between nodes were lower?
+# How much of that is latency? The forecast has every gather go round a ring, and each step of the ring costs the catalogue's
+# latency. NCCL's trees, which take fewer steps, are for allreduces, but other algorithms may do better than a ring. What would
+# the answer be with less latency?
 
 # %%
 lines = [works[shape] for shape in ("1024x1", "128x8")]
@@ -453,10 +448,6 @@ for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
 # %% [markdown]
 # The losses are equal.
 #
-# *Beat it:* recomputing costs time. How few blocks do you have to recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well? In the copy, try
-# `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`, and run it dry. (`Replicate` is in
-# `torch.distributed.tensor`.)
-#
 # ## Deeper: one call of `fully_shard`
 #
 # `build` calls `fully_shard` for each block and for the model. Suppose somebody keeps only the call for the model. The script
@@ -545,7 +536,8 @@ torch.distributed.destroy_process_group()
 # - Tensor groups wait for activations in every layer, so keep them inside a node or an NVLink domain. Data groups exchange
 #   weights and gradients while the GPUs compute.
 # - Choose among the meshes that fit *with a margin*. On 1,024 GPUs, 6.7 billion weights were forecast to train faster on 128x8
-#   than on 1024x1. That rests on the latency of a ring of 1,024 ranks, so measure the best mesh of each kind first.
+#   than on 1024x1. That rests on the latency of a ring of 1,024 ranks: without latency, 1024x1 would have been the faster one.
+#   So measure the best mesh of each kind first.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with data
 # from files, replicas, metrics and checkpoints. [book/trainer.md](../book/trainer.md) says what it lacks. `workshop

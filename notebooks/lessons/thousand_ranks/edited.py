@@ -56,17 +56,18 @@ def costs(runs: Mapping[str, Report]) -> dict[str, dict[str, float | str]]:
 
 
 def with_less_latency(machine: Machine, line: Work, grid: Work, step_s: Callable) -> None:
-    """Print how 1024x1 compares with 128x8, which do this work, if the latency between nodes were lower."""
+    """Print how 1024x1 compares with 128x8, which do this work, if the latency of all links were lower."""
     data_s = []
     for factor in (1, 0.5, 0):
-        link = replace(machine.between, latency_s=factor * machine.between.latency_s)
-        changed = replace(machine, between=link)
+        inside = replace(machine.inside, latency_s=factor * machine.inside.latency_s)
+        between = replace(machine.between, latency_s=factor * machine.between.latency_s)
+        changed = replace(machine, inside=inside, between=between)
         on_line = meshes.forecast(line, 1, changed, Mesh(1024), meshes.Plan()).by(step_s)
         on_grid = meshes.forecast(grid, 1, changed, Mesh(128, 8), meshes.Plan()).by(step_s)
         data_s.append(on_line.data_s)
         ratio = on_line.step_s / on_grid.step_s
         print(f"{factor:g} times the latency: 1024x1 takes {ratio:.2f} times as long as 128x8")
-    print(f"Latency between nodes is {1 - data_s[-1] / data_s[0]:.0%} of the data messages' time on 1024x1.")
+    print(f"On 1024x1, latency is {1 - data_s[-1] / data_s[0]:.0%} of the data messages' time.")
 
 
 def source_of(recompute: Callable) -> str:
