@@ -248,36 +248,19 @@ shapes = {
     "128x8": lesson.meshes.Mesh(128, 8),
     "64x16": lesson.meshes.Mesh(64, 16),
 }
-three_layers = lesson.dry_runs(
-    lesson.edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes)
-)
-four_layers = lesson.dry_runs(
-    lesson.edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes)
-)
+works = lesson.edited.works(large_gpt, shapes)
 yours = lesson.check.written(step_s)
 fsdp = lesson.meshes.Plan()
 forecasts = {}
-works = {}
 for shape, mesh in shapes.items():
-    works[shape] = lesson.meshes.with_layers(
-        three_layers[shape], four_layers[shape], 29
-    )
     parts = lesson.meshes.forecast(works[shape], 1024 * gpt.flops, h100, mesh, fsdp)
     forecasts[shape] = parts.by(yours)
 guess.compare(forecasts["1024x1"].step_s / forecasts["128x8"].step_s)
 hsdp = lesson.meshes.Mesh(data=64, copies=16)
-forecasts["HSDP, by formulas"] = lesson.meshes.of_formulas(gpt, h100, hsdp, fsdp).by(
-    yours
-)
-columns = [
-    "compute_s",
-    "tensor_s",
-    "hideable_s",
-    "exposed_s",
-    "late_s",
-    "step_s",
-    "mfu",
-]
+parts = lesson.meshes.of_formulas(gpt, h100, hsdp, fsdp)
+forecasts["HSDP, by formulas"] = parts.by(yours)
+columns = ["compute_s", "tensor_s", "hideable_s", "exposed_s", "late_s"]
+columns += ["step_s", "mfu"]
 rows = {name: made.row(*columns) for name, made in forecasts.items()}
 pd.DataFrame(rows).T.style.format("{:.3f}")
 
@@ -293,7 +276,7 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 # `compute_s` grows because every rank of a row computes the whole last layer. And memory goes *up*, because each row has more
 # of the 1,024 sequences, and so more of what isn't cut: the blocks' inputs, and the logits.
 #
-# How much of that is latency? The forecast has every gather go round a ring, and each step of the ring costs the catalogue's
+# How much of the time of 1024x1 is latency? The forecast has every gather go round a ring, and each step of the ring costs the catalogue's
 # latency. NCCL's trees, which take fewer steps, are for allreduces, but other algorithms may do better than a ring. What would
 # the answer be with less latency?
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from workshop_lib.dryrun.dry_run import dry_runs
 from workshop_lib.dryrun.step_report import Report
 from workshop_lib.exercises.judge import own_or_library
 from workshop_lib.exercises.solutions import Solution
@@ -53,6 +54,12 @@ def costs(runs: Mapping[str, Report]) -> dict[str, dict[str, float | str]]:
         }
         for name, run in runs.items()
     }
+
+
+def works(options: list, shapes: Mapping[str, Mesh]) -> dict[str, Work]:
+    """The work of mesh.py with these options and 32 layers, by shape: from dry runs of three layers and of four."""
+    few, more = (dry_runs(SCRIPT, *options, "--layers", layers, meshes=list(shapes)) for layers in (3, 4))
+    return {shape: meshes.with_layers(few[shape], more[shape], 29) for shape in shapes}
 
 
 def with_less_latency(machine: Machine, line: Work, grid: Work, step_s: Callable) -> None:
