@@ -65,7 +65,7 @@ mesh_bytes = played(
 # Each case is (compute_s, tensor_s, hideable_s, exposed_s, late_s).
 PARTS = [
     ("every message is hidden", (1.0, 0.0, 0.5, 0.0, 0.0)),
-    ("a rank waits for tensor messages", (1.0, 0.25, 0.5, 0.0, 0.0)),
+    ("a rank waits for tensor messages", (1.0, 0.25, 1.125, 0.0625, 0.0)),
     ("the first and the last message show", (1.0, 0.25, 0.5, 0.125, 0.0)),
     ("the network is slower than the rank", (1.0, 0.25, 2.0, 0.125, 0.0)),
     ("a late rank, and longer waits for messages", (1.0, 0.25, 2.0, 0.125, 0.5)),
