@@ -17,7 +17,7 @@ import tiers
 from hosts import CannotCreate, Hosts
 from our_ranks import left_after, our_ranks
 from training.ladder import write_small_mnist
-from training.trainings import train_all
+from training.training_runs import train_all
 from xdist.scheduler import LoadScopeScheduling
 
 from workshop_lib import ranks
@@ -43,13 +43,13 @@ class Lanes(LoadScopeScheduling):
             return nodeid.partition("[")[2].partition("-")[0]  # the notebook, whose exercises share their ranks
         if "/slurm/" in path:
             return "slurm"  # one Slurm
-        return "trainings" if uses_trainings(path) else path
+        return "training_runs" if uses_training_runs(path) else path
 
 
 @functools.cache
-def uses_trainings(path: str) -> bool:
-    """Whether a file looks at the trainings of training/trainings.py, which start once for all of them."""
-    return "def trainings(" in (ROOT / path).read_text()
+def uses_training_runs(path: str) -> bool:
+    """Whether a file looks at the training runs of training/training_runs.py, which start once for all of them."""
+    return "def training_runs(" in (ROOT / path).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -194,9 +194,9 @@ def only_small_mnist(small_mnist):
 
 @pytest.fixture(scope="session")
 def trained(request, tmp_path_factory):
-    """What came of all trainings that the chosen tests ask for (see trainings.py)."""
+    """What came of all training runs that the chosen tests ask for (see training_runs.py)."""
     items = request.session.items
-    modules = dict.fromkeys(item.module for item in items if hasattr(item.module, "trainings"))
+    modules = dict.fromkeys(item.module for item in items if hasattr(item.module, "training_runs"))
     chosen = {tiers.tier_of(item) for item in items if item.module in modules}
     return train_all(modules, tmp_path_factory.mktemp("trained"), chosen)
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-# From best to worst. "wrong": a right training would not do what was seen. "look": somebody who knows the script has to
+# From best to worst. "wrong": a correct script would not do what was seen. "look": somebody who knows the script has to
 # decide. Each check says its own level; book/examine.md says the same to a reader.
 LEVELS = ("ok", "look", "wrong")
 # The exit codes of `preflight` and `examine`, by the worst level. The doctor exits with 1 if anything is wrong.

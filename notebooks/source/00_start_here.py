@@ -132,7 +132,7 @@ from workshop_lib import profile
 sizes = profile.current()
 
 # %% [markdown]
-# ## The first training
+# ## The first training run
 #
 # Now train a small convolutional network on all ranks. It learns to read handwritten digits from the MNIST collection. Each
 # rank works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself
@@ -195,7 +195,7 @@ guess.compare(speedup)
 #
 # Would eight devices turn your four days into half a day? Only if each doubling halves the time. But ranks wait for each other
 # and exchange gradients in every step. A step of eight ranks uses eight times as many images, so an epoch has fewer steps. With
-# two ranks you hardly notice, but with hundreds the network learns less per epoch. Notebook 07 measures the learning, and
+# two ranks you hardly notice this, but with hundreds the network learns less per epoch. Notebook 07 measures the learning, and
 # notebook 08 the waiting.
 #
 # ## Exercises and checks

@@ -131,9 +131,9 @@ comm.Ssend(mine, dest=partner)
 comm.Recv(theirs, source=partner)
 
 # %% [markdown]
-# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and
-# plain MPI would wait indefinitely. The workshop ended the ranks after five seconds. Start four new ranks, which have to import
-# everything again. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
+# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
+# MPI would wait indefinitely. The workshop noticed it within five seconds and ended the ranks. Start four new ranks, which have
+# to import everything again. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
@@ -481,7 +481,7 @@ team = ranks.start(4)
 # ### Exercise 4 (warm-up): sums and counts
 #
 # A loss or an accuracy over all ranks is a mean over *samples*, but the last batch rarely has the same size on every rank. Your
-# `global_mean` averages correctly even so: the ranks that call it have *different numbers* of values, and some may have none.
+# `global_mean` averages correctly anyway: the ranks that call it have *different numbers* of values, and some may have none.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -108,7 +108,7 @@ def off_by():
 print(f"the mean over ranks is off by {off_by():.1e} of its length")
 
 # %% [markdown]
-# What's left is rounding, because float32 has about seven digits, and the two sums were taken in a different order.
+# What's left is rounding, because float32 has about seven digits, and the two sums were taken in different orders.
 #
 # In this workshop, as in DDP and Horovod, the ranks average **gradients, in every step**. They average losses only to print
 # them. (An algorithm that averages the *weights* now and then is called *local SGD*.)
@@ -215,9 +215,9 @@ lesson.check.train_epoch(train_epoch)
 # ## Equal, to the last bit
 #
 # Let the ranks train for a few steps. Each rank takes its own shard of every global batch, so nothing but your averaging keeps
-# their weights equal. A colleague has written a function for the average, too, and it sends as many bytes as yours. As in most
-# scripts, only rank 0 prints its loss. (If you haven't written a function yet, `lesson.check.written` uses the solution
-# instead. A function that you've written is used even if its check fails.)
+# their weights equal. A colleague has also written an averaging function, which sends as many bytes as yours. As in most scripts,
+# only rank 0 prints its loss. (If you haven't written a function yet, `lesson.check.written` uses the solution instead. A
+# function that you've written is used even if its check fails.)
 
 # %%
 team.push(
@@ -463,7 +463,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 # tell each other? Rank 0's weights at the start, and in every step the gradients of all ranks. They exchanged digests and
 # accuracies only to check the result.
 #
-# *Beat it:* halve the number of bytes. Let `average_gradients` send `float16`, run the cells from there on again, and see what
+# *Beat it:* halve the number of bytes. Let `average_gradients` send `float16`, run the cells again from there on, and see what
 # that costs in accuracy. (The check of `average_gradients` will object, because such a mean is only roughly right.)
 #
 # ## Deeper: one message

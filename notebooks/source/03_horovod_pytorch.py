@@ -162,9 +162,8 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `if rank == 0` | one rank writes the checkpoint; several would overwrite each other's file |
 #
 # The learning rate stays as it is. The *linear scaling rule* would multiply it by the number of ranks, because the global batch
-# grows; [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To start the script in a
-# terminal, go to the workshop's folder, type `source .venv/bin/activate`, and then type the line that the cell prints after
-# `$`.
+# grows; [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To start it in a terminal,
+# go to the workshop's folder, type `source .venv/bin/activate`, and then type the line that the cell prints after `$`.
 
 # %%
 out = paths.BUILD / "horovod_torch.pt"
@@ -209,9 +208,9 @@ lesson.figures.draw({"default settings, the step of median length": recorded.typ
 #
 # The ticks at the top mark the cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send.
 # That's why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a traced
-# training run on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of these allreduces carried only 8
-# bytes each, and together they took 215 seconds. Much of this time was spent waiting, because the first rank to arrive waits
-# for the last.
+# training run on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. Of these seconds, 215 went to messages of
+# only 8 bytes each, which made up 97 % of the allreduces. Much of this time was spent waiting, because the first rank to arrive
+# waits for the last.
 #
 # ## Who is late?
 #

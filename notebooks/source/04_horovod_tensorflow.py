@@ -2,8 +2,8 @@
 # # Horovod with TensorFlow and Keras
 #
 # You inherit a Keras script. Someone has added Horovod to it, following Horovod's documentation. You start the script on two
-# ranks: no error, no warning, a falling loss, a good accuracy, and an epoch takes half the time. Would you trust its scaling
-# curve? (Horovod's last release was in June 2023, so you'll meet it in scripts that you inherit, not in new ones.)
+# ranks: no error, no warning, a falling loss, a good accuracy, and half the time per epoch. Would you trust its scaling curve?
+# (Horovod's last release was in June 2023, so you'll meet it in scripts that you inherit, not in new ones.)
 #
 # **You will** examine such a run, find out whether something is wrong with it, and fix it. Then you'll turn a Keras function
 # for one process into one for many.
@@ -250,9 +250,9 @@ hvd.shutdown()  # its idle thread would take time from the script below
 #
 # What does a script for many processes need besides averaged gradients? [scripts/horovod_tf.py](scripts/horovod_tf.py) is a
 # complete TensorFlow script for MNIST that you can take home. It has a loop of its own instead of `fit`, so it records its
-# computations on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and the
-# wrapped tape works with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python.
-# Only the marked lines know about other processes. Here are the marked lines, with the lines around them:
+# computations on a `GradientTape`, and plays the tape backward to get the gradients. Horovod can wrap this tape, and the wrapped
+# tape works with Keras 3, too. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the
+# marked lines know about other processes. Here they are, with the lines around them:
 
 # %%
 take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
@@ -426,7 +426,7 @@ hvd.shutdown()
 #
 # ## Deeper: TensorFlow's own strategies
 #
-# TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
+# TensorFlow has its own distribution strategies, in `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
 # `MultiWorkerMirroredStrategy` uses several hosts. Its processes talk over gRPC, which leaves a supercomputer's fast network
 # unused unless NCCL moves the tensors. Choose one of these if your code is already TensorFlow throughout. For new work, look at
 # DDP ([05](05_ddp.ipynb)) first. (For scripts that still use sessions and hooks of TensorFlow 1, the book's page

@@ -109,10 +109,10 @@ scripts.run(*launch, ddp, *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
 # If many processes reach a lower accuracy than one, that isn't a bug. Two processes take 128 images per step, so an epoch has
-# half as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. If two
-# processes aren't twice as fast as one, they lost time to messages, to waiting for the slower rank, or to another program. A
-# single run can't tell you which ([08](08_scaling_curves.ipynb)). In *Deeper*, you can turn the one script into the other
-# yourself.
+# half as many steps, and the network has learned less by the end. [07](07_large_batch.ipynb) is about this. If two processes
+# aren't twice as fast as one, they lost time to messages, to waiting for the slower rank, or to sharing the machine with each
+# other and with other programs. A single run can't tell you which ([08](08_scaling_curves.ipynb)). In *Deeper*, you can turn the
+# one script into the other yourself.
 #
 # ## Write DDP yourself
 #
@@ -152,8 +152,8 @@ network(torch.ones(1, 784)).sum().backward()
 #   (`dist.all_reduce(…, async_op=True)` starts an allreduce without waiting for it.)
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
-# Every parameter is trained. But in some steps, a parameter may get no gradient, and then it gets none on any rank. Its hook
-# doesn't run then, and its `p.grad` may be None.
+# Every parameter is trained. But in some steps, a parameter may get no gradient on any rank. Then its hook doesn't run, and its
+# `p.grad` may be None.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #

@@ -358,8 +358,8 @@ lesson.figures.over_time(costs[0]["Zero3"])
 # (The first *Deeper* section changes that.)
 #
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage
-# 3 also sends weights.)
+# times as many bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and
+# stage 3 also sends weights.)
 #
 # ## FSDP: stage 3 in PyTorch
 #

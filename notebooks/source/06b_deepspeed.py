@@ -1,8 +1,8 @@
 # %% [markdown] track="frameworks"
 # # DeepSpeed: ZeRO from a configuration
 #
-# A colleague gives you a training script and a JSON file. The script looks almost like notebook 05's. The file decides whether
-# the model fits and what the ranks send each other. And if one line is missing from the file, it depends on DeepSpeed's version
+# A colleague gives you a training script and a JSON file. The script looks almost like the one in notebook 05. The file decides
+# whether the model fits and what the ranks send each other. And if one line is missing from the file, DeepSpeed's version decides
 # whether your gradients are clipped. Can you read such a file, and write one?
 #
 # **You will** find three faults in a colleague's run, write a configuration of your own, measure what each stage keeps, clip a
@@ -89,9 +89,9 @@ colleague = {
 # The run has three faults, and DeepSpeed reports only one of them when the run starts. Can you see all three?
 #
 # With `problems`, you find such faults in any run before it starts. The configuration gives both batch sizes, and possibly the
-# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree with the number of ranks,
-# `"clipping"` if it depends on DeepSpeed's version whether gradients are clipped, and `"saving"` if the run would get stuck
-# when it saves. For a run without faults, the list is empty.
+# accumulation steps. Return a list of what's wrong: `"batch"` if these numbers don't agree with the number of ranks, `"clipping"`
+# if DeepSpeed's version decides whether gradients are clipped, and `"saving"` if the run would get stuck when it saves. For a run
+# without faults, the list is empty.
 #
 # <details><summary>Hint 1: what to compare</summary>
 #
@@ -205,8 +205,8 @@ print(
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
-# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder.
-# What's the largest number up to `largest_micro_batch` that does?
+# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number evenly. What's the largest
+# number up to `largest_micro_batch` that does?
 #
 # </details><details><summary>Hint 2: the keys</summary>
 #
@@ -394,9 +394,9 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# Besides two files per rank, DeepSpeed writes conversion scripts, and a file `latest` that names the last checkpoint (its
-# *tag*). In the folder `checkpoint`, `python zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new
-# folder `model`. You can also call it as a function:
+# Besides two files per rank, DeepSpeed writes conversion scripts, and a file `latest` that names the last checkpoint (its *tag*).
+# In the folder `checkpoint`, `python zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new folder `model`.
+# You can also merge them with a function call:
 
 # %%
 # %%ranks --timeout 120
@@ -438,7 +438,7 @@ if comm.rank == 0:
 #
 # ## Remember
 #
-# - In a configuration, look for the stage, and for batch sizes that agree with your number of ranks. Always write
+# - In a configuration, check the stage, and whether the batch sizes agree with your number of ranks. Always write
 #   `gradient_clipping`.
 # - All ranks call `save_checkpoint`.
 # - From stage 1 on, Adam and the master weights take 12 bytes per parameter of the shard, even in fp32.

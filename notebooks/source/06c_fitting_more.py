@@ -5,8 +5,8 @@
 # eight GPUs of 80 GB, so each holds 14 GB. Still, training runs out of memory: the activations of four sequences of 4,096
 # tokens need another 75 GB on each GPU, even in bf16. What else can you do before you ask for more GPUs?
 #
-# **You will** write a backward pass that recomputes what wasn't kept, and an optimizer's step that isn't lost in 16 bits. You
-# will also build a model that is never whole on any rank, and save it in shards.
+# **You will** write a backward pass that recomputes what wasn't kept, and an optimizer whose small steps aren't lost in 16 bits.
+# You will also build a model that is never whole on any rank, and save it in shards.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [06](06_zero_and_fsdp.ipynb) first.
@@ -404,7 +404,7 @@ guess.compare(100 * too_small.float().mean().item())
 # If you swap the last two steps, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.
 #
 # Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
-# small that each tensor needs a scale of its own, or even each block of 32 values (*MXFP8*). Blackwell GPUs can compute in 4
+# small that each tensor, or even each block of 32 values (*MXFP8*), needs a scale of its own. Blackwell GPUs can compute in 4
 # bits, in blocks of 16 (*NVFP4*). In torchao, `convert_to_float8_training(model)` replaces the linear layers, before
 # `fully_shard`. The weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. In
 # [torchtitan's measurements](https://github.com/pytorch/torchtitan), Llama 3.1 8B trains 1.28 times as fast on 8 H100.

@@ -309,10 +309,10 @@ team.push(
 from tqdm.auto import tqdm
 
 mine = batches[comm.rank :: comm.size]
-trainings = lesson.steps_to_target.tune(
+trials = lesson.steps_to_target.tune(
     mine, lrs, seeds, target, lesson.stop_asked, test_samples=500
 )
-runs = list(tqdm(trainings, total=len(mine) * len(lrs) * len(seeds), unit="training"))
+runs = list(tqdm(trials, total=len(mine) * len(lrs) * len(seeds), unit="run"))
 
 # %%
 runs = [run for of_rank in team.pull("runs") for run in of_rank]

@@ -5,9 +5,8 @@
 # layer, or what it computes, is too large for a GPU? Several ranks have to compute that layer *together*. Where would
 # you cut it, so that they have little to send each other?
 #
-# **You will** cut linear layers in two ways, work out what has to be sent in the forward and in the backward pass, and build a
-# whole transformer block from them. You'll train it on MNIST, check it against one process, and count every byte. Then you'll
-# share out the tokens, too, and decide which ranks of a mesh should share a layer.
+# **You will** cut linear layers in two ways, work out what has to be sent in the forward and in the backward pass, and share out
+# the tokens, too. Then four ranks train a small transformer together, and you compare it with one process.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [06](06_zero_and_fsdp.ipynb) first.
@@ -32,14 +31,24 @@ team
 # %% [markdown]
 # ## Where to cut
 #
-# A *transformer* works on *tokens*, vectors of one width. Ours cuts an image into 25 *patches* and turns each of them into a token
-# of 64 numbers. Then come a few *blocks*, all built alike. In each, *attention* first lets the tokens look at each other, in
-# several *heads* with queries, keys and values of their own. Then an *MLP* works on each token alone: `up` makes it four times as
-# wide, `gelu` changes each number by itself, and `down` makes it as wide as before. Cut the MLP in two, in one process for now:
+# A *transformer* works on *tokens*, vectors of one width. Ours cuts an image, without its last five rows, into 20
+# *patches*, small squares of pixels, and turns each patch into a token of 64 numbers. The tokens go through three *blocks*, all
+# built alike. From their mean, the network computes ten *logits*, one score per digit.
+#
+# A block has two parts. In the first, *attention*, the tokens look at each other: each token computes a *query*, which says what
+# it looks for, a *key*, which says what it offers, and a *value*, which is what it passes on. A token then receives the mean of
+# all values, weighted by how well their keys match its query. Attention does this in four *heads*, each with shorter queries, keys
+# and values of its own.
+#
+# The second part is an *MLP*, which works on each token alone: `up` makes the token four times as wide, `gelu` changes each number
+# by itself, and `down` makes the token as wide as before. A *norm* (`LayerNorm`) in front of each part brings every token to mean 0
+# and variance 1, and scales it with learned weights. Each part adds its result to the tokens it got.
+#
+# Cut the MLP in two, in one process for now:
 
 # %%
 torch.manual_seed(1)
-x = torch.randn(25, 64)  # 25 tokens of 64 numbers
+x = torch.randn(20, 64)  # 20 tokens of 64 numbers
 mlp = vit.Mlp(64)
 up, down = mlp.up, mlp.down  # 64 to 256 numbers, and back
 parts = []
@@ -69,10 +78,11 @@ picture("mlp_in_parts")
 # ## And backward?
 #
 # Autograd knows nothing about other ranks, so you have to say what crosses between them in the backward pass.
-# `lesson.both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in the
-# backward pass.
+# `lesson.both_ways(x, forward, backward)` applies the function `forward` to a tensor, and in the backward pass the function
+# `backward` to its gradient.
 #
-# Megatron-LM, where this comes from, has an operation at each end of such a pair, *f* and *g*. What do they send backward?
+# Megatron-LM, NVIDIA's library for large transformers, calls the operations at the two ends of such a pair *f* and *g*. What do
+# they send backward?
 #
 # | | forward | backward |
 # |---|---|---|
@@ -88,8 +98,7 @@ guess
 # %% [markdown]
 # ## Exercise 1 (normal): a column-parallel layer
 #
-# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same
-# x, and gets the outputs of its part.
+# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them.
 #
 # `lesson.shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
 # no tensor. `lesson.allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `lesson.same(tensor)` returns the tensor as
@@ -105,8 +114,8 @@ guess
 #
 # </details><details><summary>Hint 3: the pieces</summary>
 #
-# `partial(lesson.allreduce, self.comm)` is a function of one tensor. So forward starts with
-# `x = lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))`, and then it's `linear(x, self.weight, self.bias)`.
+# `partial(lesson.allreduce, self.comm)` is a function of one tensor. Forward passes it to `lesson.both_ways` as `backward`, and
+# then it's `linear(x, self.weight, self.bias)`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -153,8 +162,7 @@ lesson.check.ColumnParallel(ColumnParallel)
 # %% [markdown]
 # ## Exercise 2 (warm-up): a row-parallel layer
 #
-# `RowParallel(layer, comm)` takes over where the first one ends. Rank r passes in the r-th part of the inputs, and all ranks
-# get the same outputs. Only the weight is cut here. What about the bias?
+# `RowParallel(layer, comm)` takes over where the first layer ends. Only the weight is cut here. What about the bias?
 #
 # <details><summary>Hint 1: the bias</summary>
 #
@@ -163,8 +171,7 @@ lesson.check.ColumnParallel(ColumnParallel)
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
-# After the allreduce all ranks hold the same output and do the same with it. So each gets the whole gradient anyway. If you
-# added these gradients up again, they'd be too large.
+# After the allreduce all ranks do the same with the same output. So each gets the whole gradient anyway.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -207,16 +214,14 @@ class RowParallel(nn.Module):
 
 
 # %%
-lesson.check.RowParallel(RowParallel)
-
-# %% [markdown]
-# Put the two together, and you have an MLP on several ranks. How far is it from one process, and what does it send?
-
-# %%
 team.push(
     ColumnParallel=lesson.check.written(ColumnParallel),
     RowParallel=lesson.check.written(RowParallel),
 )
+lesson.check.RowParallel(RowParallel)
+
+# %% [markdown]
+# Together they are an MLP on several ranks. What does it send? (`CountingComm` counts the bytes.)
 
 # %%
 # %%ranks
@@ -225,7 +230,7 @@ from functools import partial
 import torch
 from mpi4py import MPI
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from workshop_lib import vit
 
@@ -236,27 +241,17 @@ comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 
 torch.manual_seed(1)
-whole, x = vit.Mlp(64), torch.randn(64, 25, 64)  # 64 images of 25 tokens
+whole, x = vit.Mlp(64), torch.randn(64, 20, 64)  # 64 images of 20 tokens
 counting = lesson.CountingComm(comm)
 mine = nn.Sequential(
     ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting)
 )
-inputs = [x.clone().requires_grad_() for _ in range(2)]
-outputs = mine(inputs[0]), whole(inputs[1])
+output = mine(x.requires_grad_())
 forward_bytes = counting.bytes_sent
-for output in outputs:
-    output.square().sum().backward()
+output.square().sum().backward()
 an_allreduce = 2 * (size - 1) / size * x.nbytes
 backward_allreduces = (counting.bytes_sent - forward_bytes) / an_allreduce
 if rank == 0:
-    print(
-        f"outputs differ by {lesson.study.largest([outputs[0]], [outputs[1]]):.0e}",
-        end=", ",
-    )
-    print(
-        "gradients of x by "
-        f"{lesson.study.largest([inputs[0].grad], [inputs[1].grad]):.0e}"
-    )
     print(f"forward sends {forward_bytes / an_allreduce:.2f} allreduces of x", end=", ")
     print(f"backward {backward_allreduces:.2f}")
 
@@ -264,22 +259,22 @@ if rank == 0:
 guess.compare(team.pull("backward_allreduces")[0])
 
 # %% [markdown]
-# A pair of layers costs one allreduce in each direction: backward, the one of *f*. After the allreduce of *g*, every rank
-# already has the whole gradient of the output. These allreduces carry *activations*. They grow with your batch, but not with
-# the hidden width, because the hidden activations never travel.
+# A pair of layers costs one allreduce in each direction. In the backward pass, it's the allreduce of *f*: *g* sends nothing there,
+# because every rank already has the whole gradient of the output. These allreduces carry *activations*. They grow with your batch,
+# but not with the hidden width, because the hidden activations never travel.
 #
 # *Break it:* leave out the allreduce in your backward pass. Which weights of a network get wrong gradients then, those of this
 # layer or those before it?
 #
 # ## Exercise 3 (warm-up): heads on ranks
 #
-# Attention has four linear layers, `query`, `key`, `value` and `out`. Before `out`, each *head* works alone, with its own
-# queries, keys and values. So heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
+# Attention has four linear layers. `query`, `key` and `value` read the tokens, and `out` mixes what the heads return. Before
+# `out`, each head works alone, so heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
 # head, the next rows the second, and so on.
 #
 # With `cut_block` you turn the block of a transformer into one that several ranks compute. Replace its six linear layers in
 # place, as in `block.mlp.up = column(block.mlp.up)`. `column(layer)` and `row(layer)` make your two kinds of layers, with the
-# communicator already filled in. Which layer becomes which? (The two `LayerNorm`s are small and stay whole.)
+# communicator already filled in. Which layer becomes which? (The two norms are small and stay whole.)
 #
 # <details><summary>Hint 1</summary>
 #
@@ -320,69 +315,16 @@ def cut_block(block, column, row):
 lesson.check.cut_block(cut_block)
 
 # %% [markdown]
-# Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
-# heads of queries share the keys and values of one *KV head*, and with more ranks than KV heads, ranks repeat each other's work.
-#
-# ## Train it
-#
-# In data parallelism each rank had its own images. Here all ranks must have the same ones, because together they are one network.
-# For comparison, every rank also trains a whole network alone. (Query, key and value read the same x. `sum_once` lets *f* send
-# one allreduce for all three, as a *Deeper* section shows.)
-
-# %%
-team.push(cut_block=lesson.check.written(cut_block))
-
-
-# %%
-# %%ranks
-def cut_model(comm):
-    model = lesson.study.network()  # 3 blocks, 4 heads, 25 tokens of 64 numbers
-    # All but the patches at the start and the logits at the end
-    for block in model[1:-1]:
-        cut_block(
-            block, partial(ColumnParallel, comm=comm), partial(RowParallel, comm=comm)
-        )
-    return model
-
-
-def cut_model_once(comm):
-    model = cut_model(comm)
-    for block in model[1:-1]:
-        lesson.cut.sum_once(block.attention, comm)
-    return model
-
-
-alone, together = lesson.study.network(), cut_model_once(comm)
-lesson.study.train(alone, steps=5)
-lesson.study.train(together, steps=5)
-parameters = [
-    sum(p.numel() for p in network.parameters()) for network in (together, alone)
-]
-held = parameters[0] / parameters[1]
-images, labels = lesson.study.batch(5)  # which they haven't seen
-with torch.no_grad():
-    logits, expected = together(images), alone(images)
-if rank == 0:
-    print(
-        f"after 5 steps, the loss on new images is {cross_entropy(logits, labels):.3f}"
-    )
-    print(
-        f"each of {size} ranks holds {held:.0%} of the parameters, "
-        f"and the logits differ by {lesson.study.largest([logits], [expected]):.0e}"
-    )
-
-# %% [markdown]
-# The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches,
-# norms, logits and two biases per block aren't cut. Every rank computes these for itself, and gets the same gradients.
+# Each rank needs at least one whole head, so the number of heads limits the number of ranks.
 #
 # ## Sequence parallelism: share out the tokens, too
 #
-# Between attention and the MLP, every rank still keeps every token in full, and computes the same norms and sums. But these
-# parts treat each token alone, so let each rank do them for *its* tokens only. Then *f* has to gather the tokens, and *g* has
+# In front of attention and the MLP, every rank still keeps all tokens and computes the same norms and sums. But these parts of
+# a block treat each token alone, so let each rank do them for *its* tokens only. Then *f* has to gather the tokens, and *g* has
 # to add up the parts and hand each rank its tokens. That's an allgather and a reduce-scatter, the two halves of an allreduce
 # ([06](06_zero_and_fsdp.ipynb)). And in the backward pass?
 #
-# ### Exercise 4 (normal): the two operations
+# ## Exercise 4 (normal): the two operations
 #
 # With `TokenParallel` your ranks divide the tokens among them between layers. Write `enter`, which is f, and `leave`, which is
 # g. Tokens are dimension 1 of `[images, tokens, width]`. You have `lesson.allgather(comm, tensor, dim)` and `lesson.reduce_scatter(comm,
@@ -431,46 +373,157 @@ class TokenParallel:
 
 
 # %%
+team.push(
+    cut_block=lesson.check.written(cut_block),
+    TokenParallel=lesson.check.written(TokenParallel),
+)
 lesson.check.TokenParallel(TokenParallel)
 
 # %% [markdown]
-# Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the
-# biases after `leave`, see only this rank's tokens. So their small gradients are parts of sums, too, and need an allreduce at
-# the end.
-
-# %%
-team.push(TokenParallel=lesson.check.written(TokenParallel))
+# ## Train it
+#
+# Now build whole networks from your layers. Query, key and value read the same tokens, so one *f* in front of attention is enough:
+# its allreduce carries the sum of three gradients. That's why `Column` has no *f* of its own, and the block calls `enter` instead.
+# `Row` calls `leave` where *g* was.
 
 # %%
 # %%ranks
-ways = lesson.study.ways_to_cut(ColumnParallel, RowParallel, TokenParallel, comm)
+class Column(ColumnParallel):
+    def forward(self, x):
+        return linear(x, self.weight, self.bias)
 
-# %%
-columns = ["what is cut", "differs by", "bytes sent", "for norms and biases"]
-columns += ["bytes kept for the backward pass"]
-table = pd.DataFrame(team.pull("ways")[0], columns=columns).set_index("what is cut")
-table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
+
+class Row(RowParallel):
+    def __init__(self, layer, comm, leave):
+        super().__init__(layer, comm)
+        self.leave = leave
+
+    def forward(self, x):
+        return self.leave(linear(x, self.weight)) + self.bias
+
+
+class CutBlock(nn.Module):
+    def __init__(self, block, comm, ends):
+        super().__init__()
+        row = partial(Row, comm=comm, leave=ends.leave)
+        cut_block(block, partial(Column, comm=comm), row)
+        self.norm_1, self.attention = block.norm_1, block.attention
+        self.norm_2, self.mlp = block.norm_2, block.mlp
+        self.enter = ends.enter
+
+    def forward(self, x):
+        x = x + self.attention(self.enter(self.norm_1(x)))
+        return x + self.mlp(self.enter(self.norm_2(x)))
+
+
+class TensorsOnly:
+    """f and g, as in exercises 1 and 2: between layers, each rank has all tokens."""
+
+    def __init__(self, comm):
+        self.sum = partial(lesson.allreduce, comm)
+
+    def enter(self, x):
+        return lesson.both_ways(x, forward=lesson.same, backward=self.sum)
+
+    def leave(self, parts):
+        return lesson.both_ways(parts, forward=self.sum, backward=lesson.same)
+
+
+others = lesson.CountingComm(comm)  # for what is sent outside the blocks
+
+
+def cut_model(network, comm, way):
+    """The network with the `way` (TensorsOnly or TokenParallel) at its parts' ends."""
+    patches, *blocks, logits = network
+    blocks = [CutBlock(block, comm, way(comm)) for block in blocks]
+    if way is TokenParallel:  # each rank takes its tokens, and in the end gets all
+        ends = lesson.study.OwnTokens(others), lesson.study.AllTokens(others)
+        blocks = [ends[0], *blocks, ends[1]]
+    return nn.Sequential(patches, *blocks, logits)
+
 
 # %% [markdown]
-# An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
-# for the backward pass, and no token goes through a norm on two ranks. This is *sequence parallelism*, and Megatron-LM and
-# torchtitan usually run tensor parallelism with it.
+# Norms, and the biases after `leave`, see only this rank's tokens. So their small gradients are parts of sums, too, and need an
+# allreduce before the step of the optimizer.
 #
-# ## Data and tensors: a mesh
+# All ranks train on the same images here, because together they are one network. Is the result the same as that of one process?
+
+# %%
+# %%ranks --timeout 240
+def add_up(model):
+    for block in model[2:-2]:
+        in_parts = [*block.norm_1.parameters(), *block.norm_2.parameters()]
+        for p in [*in_parts, block.attention.out.bias, block.mlp.down.bias]:
+            p.grad = lesson.allreduce(others, p.grad)
+
+
+alone = lesson.study.network()  # 3 blocks, 4 heads, 20 tokens of 64 numbers
+expected = lesson.study.train(alone, steps=5)
+kept = {"one process": lesson.study.kept_in_block(alone)}
+expected_weights = list(cut_model(alone, comm, TensorsOnly).parameters())
+rows = {"one process": [expected, 0, 0, 0]}
+ways = {"tensors": (TensorsOnly, None), "tensors and tokens": (TokenParallel, add_up)}
+for name, (way, after_backward) in ways.items():
+    counting = lesson.CountingComm(comm)
+    together = cut_model(lesson.study.network(), counting, way)
+    loss = lesson.study.train(together, steps=5, after_backward=after_backward)
+    difference = lesson.study.largest(together.parameters(), expected_weights)
+    rows[name] = [loss, difference, counting.bytes_sent // 5, others.bytes_sent // 5]
+    kept[name] = lesson.study.kept_in_block(together)
+
+# %%
+columns = ["loss of step 5", "weights differ by"]
+columns += ["bytes per step, in blocks", "and elsewhere"]
+table = pd.DataFrame(team.pull("rows")[0], index=columns).T
+table.style.format("{:,.7g}")
+
+# %% [markdown]
+# The three networks are the same except for rounding, so your `enter` and `leave` are right in both directions. An allgather and
+# a reduce-scatter together send as much as one allreduce, so in the blocks, the bytes are the same. What's sent elsewhere are the
+# gradients of norms and biases, and the tokens at both ends of the network.
 #
-# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
-# little to compute in between. So people arrange the ranks in a *mesh*. The ranks of a *tensor group* share one copy of the model,
-# as above. The ranks of a *data group* hold the same part of different copies, so they average gradients, as in DDP.
+# ## What is kept for the backward pass?
 #
-# The two dimensions save different memory, and send different things:
+# One block keeps this on a rank, in multiples of all tokens of the batch:
+
+# %%
+kept = pd.DataFrame(team.pull("kept")[0])
+kept.loc["together"] = kept.sum()
+kept.style.format("{:.2f}")
+
+# %% [markdown]
+# The cut by tensors has divided everything inside attention and the MLP, the last three kinds. Sharing out the tokens divides
+# only the first row, the inputs of the two norms. (The norms also keep a mean and a deviation per token.) The second row isn't cut at
+# all: `enter` has gathered all tokens, and query, key, value and `up` keep them, because the gradient of a weight needs the whole
+# input of its layer. Megatron-LM keeps only the rank's own tokens here, and gathers the others again in the backward pass. That
+# divides the second row, too, for two more allgathers per block.
 #
-# - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. It sends the
-#   activations between these: two allreduces per block forward and two backward, each as large as all tokens of the group's images.
-# - *Data* cuts the batch, so all activations, but no weights. It sends gradients, as large as the rank's part of the model.
+# Megatron-LM and torchtitan combine tensor parallelism with this *sequence parallelism*.
 #
-# ## Which dimension goes inside a node?
+# ## Which one do you need?
 #
-# How many bytes are that for a model with 64 billion weights on 512 GPUs, in 64 tensor groups of 8?
+# In tensor parallelism, all ranks wait for each allreduce, four times per block. So the ranks that share a layer stay inside an
+# *NVLink domain*, GPUs with fast links to each other: usually a node, or a rack of 72 GPUs. For more GPUs, Megatron-LM, Llama 3 and
+# torchtitan arrange the ranks in a *mesh*. The ranks of a *tensor group* share one copy of the model. The ranks of a *data
+# group* hold the same part of different copies, and average gradients, as in DDP.
+#
+# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
+#
+# | case | use | what a rank sends | where |
+# |---|---|---|---|
+# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside an NVLink domain |
+# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
+# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
+# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
+# | All of it is too large | a mesh: tensors inside an NVLink domain, then pipeline stages, then data or FSDP | all of the above | each where it fits |
+#
+# ## Deeper: what does each dimension send?
+#
+# In MPI, `comm.Split(rank // tensor)` creates the tensor groups of a mesh, and `comm.Split(rank % tensor)` its data groups. The tensor
+# dimension sends activations: two allreduces per block forward and two backward, each as large as all tokens of the
+# group's samples. The data dimension sends gradients, as large as the rank's part of the model.
+#
+# How many bytes is that for a model with 64 billion weights on 512 GPUs, in 64 tensor groups of 8?
 
 
 # %%
@@ -494,122 +547,16 @@ print(
 # %% [markdown]
 # With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
 # about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets while the backward pass is
-# running, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait,
-# hundreds of times per step. So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72 GPUs. The data
-# dimension can cross the network.
+# running, as in DDP, so the data dimension can cross the network between nodes. Every allreduce of activations makes the group
+# wait, hundreds of times per step.
 #
 # *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. How many gigabytes does a rank send
 # in its tensor group, which now spans 8 nodes?
 #
-# ## Which one do you need?
-#
-# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
-#
-# | case | use | what a rank sends | where |
-# |---|---|---|---|
-# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside an NVLink domain |
-# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
-# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
-# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
-# | All of it is too large | a mesh: tensors inside an NVLink domain, then pipeline stages, then data or FSDP | all of the above | each where it fits |
-#
-# ## Deeper: three sums or one
-#
-# A block should need two allreduces in each direction, one for attention and one for the MLP. Count them without `sum_once`:
-
-# %%
-guess = predict(
-    "How many allreduces of the tokens does the backward pass send per block?",
-    low=1,
-    high=8,
-)
-guess
-
-# %%
-# %%ranks
-counting = lesson.CountingComm(comm)
-model = cut_model(counting)
-as_written = lesson.study.allreduces(model, counting)
-for block in model[1:-1]:
-    lesson.cut.sum_once(block.attention, counting)
-summed_once = lesson.study.allreduces(model, counting)
-
-# %%
-counted = {
-    "as we wrote it": team.pull("as_written")[0],
-    "summed once": team.pull("summed_once")[0],
-}
-guess.compare(counted["as we wrote it"][1])
-pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
-
-# %% [markdown]
-# Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But these three
-# read the same x. So you can just as well add their gradients on each rank first, and then allreduce once. `sum_once` does that by
-# moving *f* to the front of attention:
-
-# %%
-import inspect
-
-print(inspect.getsource(lesson.cut.sum_once))
-
-# %% [markdown]
-# Now a block sends two allreduces forward and two backward.
-#
-# ## Deeper: every mesh of four ranks
-#
-# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
-# `rank // tensor` is the number of the tensor group, and `rank % tensor` that of the data group. Try every mesh of four ranks, and
-# compare the bytes with the formulas:
-
-
-# %%
-# %%ranks
-def on_mesh(data, tensor, steps=3):
-    """Train on data × tensor ranks.
-
-    Returns the model, and the bytes that a rank sent per step in its tensor group and
-    in its data group.
-    """
-    tensor_group = lesson.CountingComm(comm.Split(rank // tensor))
-    data_group = lesson.CountingComm(comm.Split(rank % tensor))
-    model = cut_model_once(tensor_group)
-
-    def average(model):  # over the copies of this part
-        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        mean = lesson.allreduce(data_group, flat) / data
-        nn.utils.vector_to_parameters(mean, [p.grad for p in model.parameters()])
-
-    lesson.study.train(
-        model, steps, images=slice(data_group.rank, None, data), after_backward=average
-    )
-    return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
-
-
-# %%
-# %%ranks --timeout 240
-meshes = []
-for tensor in (1, 2, 4):
-    data = size // tensor
-    model, for_tensors, for_data = on_mesh(data, tensor)
-    parameters = sum(p.numel() for p in model.parameters())
-    allreduces = 3 * 4  # blocks, times two forward and two backward
-    token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
-    tensor_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
-    data_formula = 2 * (data - 1) / data * 4 * parameters
-    row = [f"{data} × {tensor}", for_tensors, tensor_formula]
-    meshes.append([*row, for_data, data_formula, parameters])
-
-# %%
-columns = ["data × tensor", "tensor group, bytes", "formula"]
-columns += ["data group, bytes", "formula ", "parameters"]
-table = pd.DataFrame(team.pull("meshes")[0], columns=columns)
-table.set_index("data × tensor").style.format("{:,.0f}")
-
-# %% [markdown]
 # ## Deeper: PyTorch does the same
 #
 # With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
-# The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
+# The parameters become DTensors (PyTorch's distributed tensors), which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
 # DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
 
 # %%
@@ -652,7 +599,10 @@ for block in theirs[1:-1]:
 # %%ranks
 images, labels = lesson.study.batch(0)
 counting = lesson.CountingComm(comm)
-ours = cut_model(counting)
+ours = lesson.study.network()
+for block in ours[1:-1]:  # with your layers as you wrote them
+    column = partial(ColumnParallel, comm=counting)
+    cut_block(block, column, partial(RowParallel, comm=counting))
 cross_entropy(ours(images), labels).backward()
 with CommDebugMode() as debug, lesson.counted(group) as sent:
     cross_entropy(theirs(images), labels).backward()
@@ -672,8 +622,8 @@ if rank == 0:
     )
 
 # %% [markdown]
-# Same numbers, same bytes. And PyTorch's plan has the flaw of our first version: query, key and value each sum their
-# own gradient, so there are 6 allreduces per block. To get 4, add
+# Same numbers, same bytes. But here query, key and value each have an *f* of their own, in PyTorch's plan as in your
+# `ColumnParallel`, so there are 6 allreduces per block. To get 4, as in *Train it*, add
 # `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. Many models make a
 # single layer of the three instead. (In JAX, the compiler adds the collectives: [book/jax.md](../book/jax.md) has your two layers
 # on a mesh, as a program to copy and run.)
@@ -690,22 +640,21 @@ if rank == 0:
 # - *Dropout.* Where every rank holds the same numbers, it has to drop the same ones on all ranks. But inside attention and the
 #   MLP, each rank holds its own part and has to draw independently.
 # - *Clipping.* The norm of the gradients has to count the cut weights of all ranks, and the whole ones only once.
-# - *KV heads.* Llama 3 70B has 64 heads, but only 8 KV heads. So beyond 8 ranks, some compute the same keys and values.
+# - *KV heads.* In most models of today, several heads of queries share the keys and values of one *KV head*. Llama 3 70B has 64
+#   heads, but only 8 KV heads. So beyond 8 ranks, some compute the same keys and values.
 #
-# Libraries for large models go two steps further. Our sequence parallelism keeps all the tokens that *f* gathered, and Megatron
-# gathers them again in the backward pass. And *asynchronous* tensor parallelism doesn't make everyone wait: it cuts each matrix
-# product into pieces, and sends one while it computes the next.
+# torchtitan and NVIDIA's Transformer Engine can also run *asynchronous* tensor parallelism, in which nobody waits for a whole
+# collective: they cut each matrix product into pieces, and send one piece while they compute the next.
 #
 # ## Remember
 #
 # - Cut the first layer of a pair by columns and the second by rows. Then nothing is sent in between, and a pair needs one
 #   allreduce in the forward pass and one in the backward pass.
-# - Autograd sees only one rank, so you tell it what crosses in the backward pass. If all ranks read a tensor, its gradient is the *sum*
-#   of theirs. After an allreduce in the forward pass, the backward pass sends nothing.
+# - Autograd sees only one rank, so you tell it what crosses in the backward pass. If all ranks read a tensor, its gradient is
+#   the *sum* of the gradients on all ranks. After an allreduce in the forward pass, the backward pass sends nothing.
 # - Attention is cut by whole heads.
-# - Between attention and the MLP, share out the tokens: as many bytes, less memory.
-# - Tensor parallelism sends activations, and everyone waits, so it stays inside an NVLink domain. Data parallelism sends
-#   gradients, once per step, in the background.
+# - Between attention and the MLP, share out the tokens: the same bytes in the blocks, less memory.
+# - Tensor parallelism sends activations, and all ranks wait for them, so it stays inside an NVLink domain.
 #
 # Next: [11b](11b_pipelines.ipynb) gives each rank a few whole layers, and keeps all ranks busy.
 #

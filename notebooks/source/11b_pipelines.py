@@ -103,10 +103,10 @@ print(
 #
 # ## Micro-batches
 #
-# An assembly line solves this: while rank 1 works on the first part of the batch, rank 0 begins with the second. You split
-# the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The gradients add up in
-# `p.grad`, and the optimizer's step comes after the last micro-batch, so it's still the same step. (With BatchNorm it
-# wouldn't be, because BatchNorm would normalize over each micro-batch alone.) Here are three ranks and four micro-batches:
+# An assembly line solves this: while rank 1 works on the first part of the batch, rank 0 begins with the second. You split the
+# batch into $m$ *micro-batches*, and each of them travels through the stages on its own. Their gradients add up in `p.grad`,
+# and the optimizer's step comes after the last micro-batch, so it's still the same step. (With BatchNorm it wouldn't be,
+# because BatchNorm would normalize over each micro-batch alone.) Here are three ranks and four micro-batches:
 
 # %%
 lesson.figures.example("GPipe", ranks=3, micro_batches=4)
@@ -132,7 +132,7 @@ lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 # | `self.kept` | an empty dictionary, for what the backward pass of micro-batch `i` will need |
 #
 # After all micro-batches, the gradients must be those of the *mean* loss over the whole batch. Take an entry out of `kept` when
-# its backward pass begins, so that its memory becomes free.
+# its backward pass begins, so that its memory is freed.
 #
 # <details><summary>Hint 1: where's the rest?</summary>
 #
@@ -207,7 +207,7 @@ lesson.check.MyStage(MyStage)
 #
 # ### Exercise 2 (warm-up): GPipe
 #
-# Write this schedule, with the micro-batches in ascending order both ways. It can be a single line.
+# Write this schedule, with the micro-batches in ascending order in both halves. It can be a single line.
 #
 # <details><summary>Hint</summary>
 #
@@ -656,7 +656,7 @@ for make, own in (
     print("same order as yours:", done == own(rank, size, 8))
 
 # %% [markdown]
-# PyTorch did the same things in the same order. Now train with PyTorch's pipeline on this machine. Compared with the script
+# PyTorch ran the same operations in the same order. Now train with PyTorch's pipeline on this machine. Compared with the script
 # for one process from [05](05_ddp.ipynb), this is what changes:
 
 # %%
@@ -734,9 +734,9 @@ lesson.check.interleaved(interleaved)
 # How far ahead did you go? Before a rank's last chunk gets its first micro-batch, the rank does $(v - 1)\,p$ forwards in its
 # other chunks. A rank with $k$ ranks behind it then has to wait until the micro-batch has made $k$ hops to the last rank, and
 # the gradient $k$ hops back. Meanwhile, the rank can do $2k$ more forwards. If messages take no time, $k$ more forwards are
-# enough and need less memory, so the check accepts both. But suppose that a message takes as long as half a forward of a
-# chunk. Then 4 ranks with 8 micro-batches are idle for 33 % of the step if they do only $k$ more forwards, and for 25 % if
-# they do $2k$. If they do $3k$, they wait for each other forever.
+# enough and need less memory, so the check accepts both. But suppose that a message takes as long as half a forward of a chunk.
+# Then 4 ranks with 8 micro-batches are idle for 33 % of the step if they do only $k$ more forwards, and for 25 % if they do
+# $2k$. If they do $3k$, they wait for each other forever.
 
 # %%
 two_chunks = partial(lesson.check.written(interleaved), chunks=2)
@@ -763,7 +763,7 @@ lesson.figures.pipeline(panels, machine)
 
 # %% [markdown]
 # The formula says 27 % and 16 %. With two chunks, rank 0 keeps more in memory, because it goes further ahead. PyTorch's
-# `ScheduleInterleaved1F1B` has the order of the solution.
+# `ScheduleInterleaved1F1B` uses the same order as the solution.
 #
 # *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Call `emulation.current().set_network(…)` at
 # the top of the cell that runs `two_chunks`.

@@ -1,12 +1,11 @@
 # %% [markdown] track="large models"
 # # Context parallelism: one sequence on several ranks
 #
-# You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory
-# no longer grows with the square of the length. Yet with everything kept for the backward pass, one GPU runs out of memory, and
-# so do eight with tensor parallelism. What fills them? And how do you split *one* sequence?
+# You'd like to train on whole books, with 131,072 tokens in one sequence. One GPU runs out of memory, and so do eight with
+# tensor parallelism. What fills them? And how do you split *one* sequence?
 #
-# **You will** write ring attention on real ranks, prove that it equals full attention, forward and backward, and count its
-# bytes. You'll see why a causal mask leaves ranks idle, and fix that.
+# **You will** write ring attention on real ranks, and prove that it equals full attention, forward and backward. Then you'll hide
+# its messages behind computing, and keep a causal mask from leaving ranks idle.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [11](11_model_parallelism.ipynb) first.
@@ -25,55 +24,50 @@ team = ranks.start(4)
 team
 
 # %% [markdown]
+# ## Attention, briefly
+#
+# A transformer turns each token into a vector, and *attention* lets a token read from the others. For each token, linear layers
+# compute a *query* (what it looks for), a *key* (what it offers) and a *value* (what others read from it). The *score* of a query
+# and a key is their dot product, and *softmax* turns a query's scores into weights: it takes `exp` of each score and divides by
+# the sum. The result is the sum of the values with these weights. With a *causal mask*, a token sees only itself and earlier
+# tokens, so a model can learn to predict the next one.
+#
+# Attention does this several times side by side, in *heads*, each on its own slice of the vector. In many models, several query
+# heads share the keys and values of one *KV head*. And *flash attention* is a GPU kernel that computes all of this without ever
+# storing the scores, so its memory doesn't grow with the square of the length.
+#
 # ## What fills the memory?
 #
-# Take Llama 3 8B and one sequence of 131,072 tokens, in bfloat16:
+# Yet take Llama 3 8B and one sequence of 131,072 tokens, in bfloat16:
 
 # %%
-tokens, layers, vocabulary = 131_072, 32, 128_256
+tokens, layers = 131_072, 32
 width, kv_width, mlp_width = 4096, 1024, 14_336
 # Inputs and outputs of two norms, queries, attention's output; keys and values; four
 # tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
 kept_gb = 2 * layers * tokens * kept_per_token / 1e9
-gigabytes = {
-    "what all layers keep for the backward pass": kept_gb,
-    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": kept_gb / 8,
-    "the layers' inputs alone, if you recompute the rest": (
-        2 * layers * tokens * width / 1e9
-    ),
-    "the logits, in float32": 4 * tokens * vocabulary / 1e9,
-}
-pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
+print(f"kept for the backward pass: {kept_gb:,.0f} GB, or {kept_gb / 8:,.0f} on each")
+print("of 8 GPUs, if tensor parallelism cuts all of it")
 
 # %% [markdown]
-# A GPU has 80 GB, and weights, gradients and Adam's state need 128 GB, or 16 on each of 8 GPUs. But every layer keeps some
-# 84,000 numbers for each token, and these *activations* don't fit.
-#
-# *Checkpointing* ([06c](06c_fitting_more.ipynb)) keeps only the layers' inputs, for a third more work. But these grow with the
-# tokens, too, and the same few GPUs still have all the work. More ranks have to share the sequence. Tensor parallelism rarely
-# leaves a node, and it repeats work when there are more ranks than KV heads ([11](11_model_parallelism.ipynb)), of which this
-# model has 8.
+# A GPU has 80 GB. But every layer keeps some 84,000 numbers for each token, and these *activations* don't fit. *Checkpointing*
+# ([06c](06c_fitting_more.ipynb)) keeps only the layers' inputs, but those grow with the tokens, too. So more ranks have to share
+# the sequence.
 #
 # ## What to shard
 #
 # Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's
 # *context parallelism*. Within a layer, only attention has to communicate, because a query needs the keys and values of other
-# tokens.
+# tokens. (Tensor parallelism cuts the heads instead, and runs out of KV heads: this model has 8.)
 #
-# | | norms | linear layers | attention |
-# |---|---|---|---|
-# | tensor parallelism | all tokens | all tokens, some outputs | all tokens, some heads |
-# | context parallelism | some tokens | some tokens | some queries, **all keys** |
-#
-# On 16 ranks, each keeps 44 GB of activations and 4 GB of logits. But this doesn't divide the weights, because every rank uses
-# all of them for its own tokens. So gradients are summed over the ranks, as in data parallelism, and FSDP can shard weights,
-# gradients and Adam's state over the same ranks, 8 GB on each. Then it fits.
+# This doesn't divide the weights, because every rank uses all of them for its own tokens. So the ranks sum their gradients, as in
+# data parallelism, and FSDP can shard weights, gradients and Adam's state over the same ranks.
 #
 # ## Attention to one part of the keys at a time
 #
 # Softmax divides by a sum over *all* keys. But you can keep that sum and the weighted sum of the values, and divide at the
-# very end. Only `exp` needs care. It could overflow, so you subtract the largest score first:
+# very end. Only `exp` needs care, because it can overflow. So you subtract the query's largest score first:
 
 
 # %%
@@ -146,7 +140,7 @@ print(
 )
 
 # %% [markdown]
-# This is the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast memory.
+# This is the *online softmax*, which flash attention uses as well.
 #
 # ## Pass the keys around
 #
@@ -158,26 +152,25 @@ print(
 picture("ring_steps")
 
 # %% [markdown]
-# This is what a rank computes with one block. `needed` finds the queries that see any of these keys, and the keys that any of them
-# sees. `_scores` is `query @ key.T` as above, with a causal mask by the tokens' positions:
+# This is what a rank computes with one block. `needed` finds the queries that see any of these keys, and the keys that any of
+# them sees. `_scores` is `query @ key.T` as above, with a causal mask by the tokens' positions:
 
 # %%
 print(inspect.getsource(lesson.BlockAttention.__call__))
 
 # %% [markdown]
-# ## Exercise 2 (hard): ring attention
+# ## Exercise 2 (normal): ring attention
 #
 # With `ring_attention`, the keys and values of a sequence of any length fit if you have enough ranks. Each rank calls it with the
-# queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`.
+# queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`. Write one step of the ring: compute with the
+# block, merge the result with what you have, and pass the block on.
 #
 # - `merge` is your function.
 # - `attend(query, key, value, source)` is the method above; `source` is the rank that owns these keys and values.
 # - `comm.Sendrecv(array, right, recvbuf=other, source=left)` sends one array and receives another. Call it after you've computed
-#   with a block, until the check passes. Then overlap: `comm.Isend(array, right)` and `comm.Irecv(other, left)` start a message
-#   and return a request, whose `Wait()` returns when the message is done. Start both *before* you compute, so that the next block
-#   can travel meanwhile. (NCCL moves it in the background. Most MPI libraries move large messages only during their own calls.)
+#   with a block. `block.numpy()` is an array that shares the block's memory.
 #
-# Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
+# Besides the attention, the last line returns each query's *logsumexp*, the logarithm of its sum of exponentials. The backward
 # pass needs it.
 #
 # <details><summary>Hint 1: whose block?</summary>
@@ -185,21 +178,11 @@ print(inspect.getsource(lesson.BlockAttention.__call__))
 # In step 0 you hold your own. In step 1 you hold your left neighbor's, that of `comm.rank - 1`, and so on around the ring:
 # `source = (comm.rank - step) % comm.size`.
 #
-# </details><details><summary>Hint 2: one message</summary>
-#
-# `block = torch.stack([key, value])` puts both into one tensor. `arriving = torch.empty_like(block)` has room for the next
-# one: a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
-#
-# </details><details><summary>Hint 3: a step</summary>
+# </details><details><summary>Hint 2: a step</summary>
 #
 # Compute `attend(query, block[0], block[1], source)` and merge it with what you have. Unless this is the last step, call
-# `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)`, and go on with `block = arriving`. To overlap, call
-# `Isend` and `Irecv` at the top of the step and `Wait` at its end.
-#
-# </details><details><summary>Hint 4: the end</summary>
-#
-# With the last `(top, total, out)`, the attention is `out / total`. The sum of exponentials is `total * exp(top)`, so its
-# logarithm is `top + total.log()`.
+# `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)`, and go on with `block = arriving`. Here
+# `arriving = torch.empty_like(block)` is a new tensor, because a message must not arrive in the tensor that you're sending.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -214,30 +197,25 @@ def ring_attention(query, key, value, attend, merge, comm):
 
     Called on every rank.
     """
-    # <solution>
     right = (comm.rank + 1) % comm.size
     left = (comm.rank - 1) % comm.size
     block = torch.stack([key, value])
-    merged = None
+    merged = None  # the partial result over all blocks so far
     for step in range(comm.size):
-        is_last = step == comm.size - 1
-        if not is_last:
-            arriving = torch.empty_like(block)
-            sending = comm.Isend(block.numpy(), right)
-            receiving = comm.Irecv(arriving.numpy(), left)
+        # <solution>
         source = (comm.rank - step) % comm.size
         part = attend(query, block[0], block[1], source)
         merged = part if merged is None else merge(merged, part)
-        if not is_last:
-            sending.Wait()
-            receiving.Wait()
+        if step < comm.size - 1:
+            arriving = torch.empty_like(block)
+            comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)
             block = arriving
+        # <stub>
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
     top, total, out = merged
     return out / total, top + total.log()
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
 
 
 # %%
@@ -293,24 +271,115 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 #
 # ## Does sending cost time?
 #
-# With $c = t/p$ tokens per rank, attention to a block takes $4 c^2 w$ operations, where $w$ is the width of all query heads.
-# The message with that block has only $2 c\, w_{kv}$ numbers. Take GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
+# With $c = t/p$ tokens per rank, attention to a block takes $4 c^2 w$ operations, where $w$ is the width of all query heads. The
+# message with that block has only $2 c\, w_{kv}$ numbers of 2 bytes. So from some length on, computing takes longer than sending.
+# Take the widths of Llama 3 8B, 4096 and 1024, and imagined GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
 
 # %%
-c = 4096
-compute_ms = 1e3 * 4 * c**2 * width / 400e12
-send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
-print(
-    f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens "
-    "per rank"
+gpu = {"flop_per_s": 400e12, "bytes_per_s": 50e9}
+guess = predict(
+    "From how many tokens per rank on does computing with a block take as long as "
+    "sending one?",
+    0,
+    10_000,
+    "tokens",
 )
-lesson.figures.overlap(compute_ms, send_ms, steps=4)
+guess
+
+# %%
+compute_s = 4 * width / gpu["flop_per_s"]  # times c squared
+send_s = 2 * kv_width * 2 / gpu["bytes_per_s"]  # times c
+guess.compare(send_s / compute_s)
 
 # %% [markdown]
+# From there on, computing can hide the messages. But your ring first computes and then sends, so nothing is hidden yet.
+#
+# ## Exercise 3 (warm-up): overlap
+#
+# `comm.Isend(array, right)` and `comm.Irecv(other, left)` start a message and return a request, whose `Wait()` returns when the
+# message is done. Copy your ring into `overlapped_ring`, and start both *before* you compute, so the next block travels
+# meanwhile.
+#
+# <details><summary>Hint</summary>
+#
+# Unless this is the last step, call `Isend` and `Irecv` at the top of the step. After `attend`, call `Wait` on both requests. Only
+# then go on with `block = arriving`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of overlapped_ring}
+#
+# </details>
+
+
+# %%
+def overlapped_ring(query, key, value, attend, merge, comm):
+    """Like ring_attention, but the next block travels while this rank computes."""
+    # <solution>
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
+    block = torch.stack([key, value])
+    merged = None
+    for step in range(comm.size):
+        is_last = step == comm.size - 1
+        if not is_last:
+            arriving = torch.empty_like(block)
+            sending = comm.Isend(block.numpy(), right)
+            receiving = comm.Irecv(arriving.numpy(), left)
+        source = (comm.rank - step) % comm.size
+        part = attend(query, block[0], block[1], source)
+        merged = part if merged is None else merge(merged, part)
+        if not is_last:
+            sending.Wait()
+            receiving.Wait()
+            block = arriving
+    top, total, out = merged
+    return out / total, top + total.log()
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+lesson.check.overlapped_ring(overlapped_ring)
+
+# %% [markdown]
+# Now run both of your rings with 1,000 and with 4,000 tokens per rank. These ranks send your messages for real, but each carries
+# a clock of *emulated* time, as in [05](05_ddp.ipynb). The tensors are tiny. The clock is charged for the operations and bytes that
+# a layer of Llama 3 8B would have on the imagined GPUs.
+
+# %%
+team.push(overlapped_ring=lesson.check.written(overlapped_ring), gpu=gpu)
+
+# %%
+# %%ranks
+rings = {
+    "compute, then Sendrecv": ring_attention,
+    "Isend, Irecv, then compute": overlapped_ring,
+}
+runs = {
+    f"{tokens:,} tokens per rank": {
+        name: lesson.emulated.run(ring, merge, lesson.contiguous, tokens, **gpu)
+        for name, ring in rings.items()
+    }
+    for tokens in (1000, 4000)
+}
+
+# %%
+last_rank = team.pull("runs")[3]  # its queries see every key
+lesson.figures.overlap(last_rank)
+
+# %% [markdown]
+# With 4,000 tokens, computing takes twice as long as sending. So all of your messages disappear behind computing in the
+# overlapped ring, while the ring with `Sendrecv` waits for each block. With 1,000 tokens, sending takes twice as long as
+# computing, so even the overlapped ring waits. (On GPUs, NCCL moves messages in the background, as the emulation does. Most MPI
+# libraries move large messages only during their own calls.)
+#
 # ## A causal mask: who waits?
 #
-# Early tokens see few keys, and late tokens see nearly all. `attend` skips keys that none of its queries may see. But
-# in every step, the ranks without work wait for the others.
+# The last rank had work in every step. But early tokens see few keys, and `attend` skips keys that none of its queries may see. So
+# the ranks with early tokens wait for the others.
 
 # %%
 guess = predict(
@@ -324,7 +393,7 @@ guess
 
 # %%
 # %%ranks
-in_order = lesson.with_full_attention(in_a_ring, lesson.contiguous, comm, repeats=5)
+in_order = lesson.with_full_attention(in_a_ring, lesson.contiguous, comm)
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
@@ -339,7 +408,7 @@ guess.compare(100 * lesson.figures.idle(in_order.scores))
 # The busiest rank sets the pace. Counted in scores, the idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$
 # with a flash kernel, which also skips half of a rank's own block. With many ranks you lose nearly half.
 #
-# ## Exercise 3 (normal): a fair order
+# ## Exercise 4 (normal): a fair order
 #
 # A rank doesn't have to hold neighboring tokens. `zigzag` cuts the sequence into `2 * size` chunks and gives each rank two of
 # them, so that all ranks have the same work in *each* step of the ring. Which two? Return the positions of their tokens in the
@@ -386,33 +455,39 @@ lesson.figures.who_computes({"in order": lesson.contiguous, "zigzag": zigzag}, r
 
 # %%
 # %%ranks
-in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm, repeats=5)
+in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm)
+overlapped = {
+    f"{tokens:,} per rank": lesson.emulated.run(
+        overlapped_ring, merge, zigzag, tokens, **gpu
+    )
+    for tokens in (2000, 4000)
+}
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
-print(
-    "scores per rank, as before:",
-    list(in_zigzag.scores),
-    f"and the largest difference: {in_zigzag[differences].max().max():.0e}",
-)
+print(f"largest difference: {in_zigzag[differences].max().max():.0e}")
 lesson.figures.busy(
-    {"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms},
-    "CPU time in attention, milliseconds",
+    {"in order": in_order.scores, "zigzag": in_zigzag.scores},
+    "scores that a rank computes, forward and backward",
 )
 
 # %% [markdown]
-# Your ring and its results haven't changed, because `attend` masks by *position*. (The figure has CPU times. Whatever a
-# rank does besides computing scores is in them, too, so in order they show somewhat less than 37.5 %.) In each step
-# after the first, a rank now computes only half a block. So computing hides sending from 4,000 tokens per rank on,
-# instead of 2,000. PyTorch, Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one
-# sequence, and a token sees only its own, zigzag isn't fair anymore: the end of a long document has more work than any
-# other chunk.
-#
-# A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
-# is the ring. A third way is *Ulysses*, described next.
+# Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
+# computes only half a block. So computing hides sending from twice as many tokens per rank on, apart from a message's latency:
+
+# %%
+last_rank = team.pull("overlapped")[3]
+lesson.figures.overlap({"zigzag, Isend, Irecv, then compute": last_rank})
+
+# %% [markdown]
+# PyTorch, Megatron-LM and Llama 3 use this order.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
+#
+# A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
+# any mask. PyTorch and torchtitan gather, too, and Megatron-LM's default is the ring. The mask matters if you *pack* several
+# documents into one sequence, and a token sees only its own document. Then zigzag isn't fair anymore, because the end of a long
+# document has more work than any other chunk.
 #
 # With *Ulysses*, an all-to-all gives each rank the whole sequence for a few heads, and a second one takes the results back. What
 # does a rank send forward in a layer of Llama 3 8B, and what does it hold of keys and values?
@@ -566,7 +641,8 @@ print(inspect.getsource(lesson.ring.ring_backward))
 #
 # - Context parallelism shards the tokens in all layers, but not the weights. So within a layer, only attention communicates, and
 #   after the backward pass, gradients are summed over the ranks.
-# - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.
+# - A rank of a ring sends $p - 1$ blocks forward and twice as many backward. If it starts each message before it computes, and
+#   has enough tokens, the messages forward cost no time.
 # - Under a causal mask, each rank needs an early and a late chunk, or some ranks are idle.
 #
 # Next: [11d](11d_experts.ipynb) gives each rank some of the MLPs, and sends tokens to them.

@@ -1,8 +1,8 @@
 # %% [markdown] track="when things break"
 # # When training breaks
 #
-# Your job stood still last night. Sixty-four GPUs waited until the time-out, and this morning 63 ranks say "Watchdog caught
-# collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line?
+# Your job hung last night. Sixty-four GPUs waited until the time-out, and this morning 63 ranks say "Watchdog caught collective
+# operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line?
 #
 # **You will** find the rank and the line in two jobs of sixteen ranks, with a function of your own that would find one rank
 # among a thousand. One job still hangs while you look, and the other has left only logs and dumps. You'll diagnose six runs
@@ -62,18 +62,19 @@ guess.compare(
 # We ended only the rank that was *still running*. The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
-# so the other ranks notice within a fraction of a second. But they only say that a connection was closed or reset by a
-# peer, which isn't the cause. (With NCCL, often only the launcher notices.) Look for the rank that says something else,
-# that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# so the other ranks notice within a fraction of a second. But they only say that a connection was closed or reset by a peer,
+# which isn't the cause. (With NCCL, often only the launcher notices.) Look for the rank that reports something else, ended
+# first, or was killed by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
-# writes the message at the top of this page. It doesn't name the missing rank. But each rank also prints which collective it
-# *last enqueued* and which it *last completed*, and a rank that enqueued fewer than the others never called the next one.
+# writes the message at the top of this page. This message doesn't name the missing rank. But each rank also prints which
+# collective it *last enqueued* and which it *last completed*, and a rank that enqueued fewer than the others never called the
+# next one.
 #
-# **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next
-# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by looking at numbers: losses,
-# times, norms of gradients, digests of weights.
+# **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank spreads to all ranks with the next
+# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by looking at numbers:
+# losses, times, norms of gradients, digests of weights.
 #
 # ## Tonight: a job hangs
 #
@@ -91,8 +92,8 @@ scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 # %% [markdown]
 # No rank has printed anything since, and none has ended. So ask them. `faulthandler` comes with Python. The job's script calls
 # `faulthandler.register(signal.SIGUSR1)` at the top, so `kill -USR1 PID` makes a rank print the line it's at, even deep inside a
-# collective. (Your script doesn't? After `pip install py-spy`, `py-spy dump --pid PID` shows the same from outside, but on most
-# machines only to root.)
+# collective. (Your script doesn't? Then this signal would end it. After `pip install py-spy`, `py-spy dump --pid PID` shows the
+# same from outside, though on many machines only to root.)
 #
 # Ask twice, because a rank may just be on its way to the line where it hangs.
 
@@ -162,8 +163,8 @@ for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
 tonight.end()
 
 # %% [markdown]
-# (The check also tries your function on the made-up logs of 1,024 ranks.) The large group waits in a collective, so it's
-# innocent. The rank of the small group opens a file on a disk that doesn't answer.
+# The large group waits in a collective, so it's innocent. The rank of the small group opens a file on a disk that doesn't
+# answer.
 #
 # On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If
 # that's the same line on all ranks, you need the dumps of the next section.
@@ -188,8 +189,8 @@ scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 scripts.run("torchfrtrace", "-p", "trace_", morning)
 
 # %% [markdown]
-# It names the rank that called another collective, and shows the line of one of the *other* ranks. How could that rank take
-# another way than the rest? Look at `train` above.
+# `torchfrtrace` names the rank that called a different collective, and shows the line of one of the *other* ranks. How could
+# that rank take a different path? Look at `train` above.
 #
 # <details><summary>Answer</summary>
 #
@@ -262,7 +263,7 @@ lesson.fault_catalogue.diagnoses(diagnoses)
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only a second run
 # would find it, or a check in which two ranks now and then compute the same step and compare their gradients. For
-# [Gemini](https://arxiv.org/abs/2312.11805), Google replayed steps to find the machine that had computed wrongly.
+# [Gemini](https://arxiv.org/abs/2312.11805), Google replayed steps to find the machine that had computed wrong values.
 #
 # ## Deeper: nine more faults
 #
@@ -313,7 +314,7 @@ print("done")
 # ## Deeper: out of memory
 #
 # Training fits, but the job runs out of memory in its first validation. The error names the line that asked for the last few
-# megabytes. But what had taken all the others?
+# megabytes. But what had taken the rest of the memory?
 
 # %%
 tokens = [torch.randn(2_048, 256) for _ in range(6)]
@@ -376,8 +377,8 @@ def at_peak(function):
 at_peak(validate)
 
 # %% [markdown]
-# Six batches went through one after the other, and at the peak, the activations of all six are alive. Nobody will run a backward
-# pass here. But `loss_sum` is a tensor, and through its graph it keeps all that a backward pass would need.
+# Six batches went through one after the other, and at the peak, the activations of all six are alive. Nobody will run a
+# backward pass here. But `loss_sum` is a tensor, and its graph keeps everything that a backward pass would need.
 #
 # *Try it:* put `@torch.no_grad()` above `validate`, and run both cells again. How many megabytes are alive at the peak now?
 #
@@ -392,9 +393,9 @@ runs = {name: spiking.run(name) for name in ("X", "Y", "Z")}
 lesson.loss_spikes.spikes(runs)
 
 # %% [markdown]
-# The lower row shows the norm of each rank's gradient *before* averaging, which few scripts log although it costs almost nothing.
-# To tell the causes apart, go back to the checkpoint of step 60, before the spike. Replay the steps with the same batches, and
-# then with other batches:
+# The lower row shows the norm of each rank's gradient *before* averaging, which costs almost nothing to log, although few
+# scripts do it. To tell the causes apart, go back to the checkpoint of step 60, before the spike. Replay the steps with the
+# same batches, and then with other batches:
 
 # %%
 for name in runs:
@@ -441,7 +442,7 @@ lesson.loss_spikes.causes(causes)
 #
 # In large runs, causes are rarely this clean. The team of PaLM rewound about 100 steps and skipped 200 to 500 batches, some
 # twenty times, and the same spike didn't come back. But when they trained on the skipped batches from another checkpoint, there
-# was no spike either. It took those batches together with the weights of that moment.
+# was no spike either. The spike needed both: those batches and the weights of that moment.
 #
 # *Gradient clipping* limits the damage before anybody looks. (It's no cure: PaLM used it, too.) If the averaged gradient's norm
 # is above a limit, it's scaled down to that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a

@@ -37,7 +37,7 @@ team = ranks.start(3)
 #
 # After a failure, training continues from the last checkpoint. So at any moment there has to be a complete one, even if a rank
 # dies while it writes the next. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one
-# piece by piece. If the job dies in between, both are gone.
+# piece by piece. If the job dies in between, both checkpoints are gone.
 #
 # ### Exercise 1 (normal): save
 #
@@ -91,8 +91,8 @@ lesson.check.save(save)
 #
 # ## How often?
 #
-# A checkpoint costs time, and so does training everything again since the last one. If a save takes $c$ seconds, and a failure
-# comes every $M$ seconds on average, you save every $\tau$ seconds of training:
+# A checkpoint costs time, and so does repeating everything since the last one. Suppose a save takes $c$ seconds, a failure
+# comes every $M$ seconds on average, and you save every $\tau$ seconds of training. Then you lose:
 #
 # $$\text{share of the time lost} \;\approx\; \underbrace{\frac{c}{\tau}}_{\text{saving}} \;+\;
 # \underbrace{\frac{\tau}{2M}}_{\text{half an interval, again}}$$
@@ -136,7 +136,7 @@ def interval_s(save_s, mtbf_s):
 lesson.check.interval_s(interval_s)
 
 # %% [markdown]
-# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
+# Is the formula right, even though it ignores failures during a save? Every gray dot is a simulated job with random failures,
 # and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
 
 # %%
@@ -369,8 +369,8 @@ lesson.figures.progress(scores)
 # One rank is lost, and `torchrun` or your `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*,
 # the survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
 #
-# - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks ask it
-#   who takes part. Those are the *quorum*. When the quorum changes, its members build a new process group.
+# - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks
+#   ask it who takes part. These ranks are the *quorum*. When the quorum changes, its members build a new process group.
 # - **A vote after each step.** If a rank is lost in the middle of an allreduce, the survivors get no exception. They remember that it
 #   failed, and vote: only if everything went well on all of them do they take the step. Otherwise they throw the gradients away,
 #   and try the step again without the lost rank.
@@ -394,8 +394,8 @@ lesson.figures.progress(scores)
 # rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
 # Linux on x86-64, and then `print(lesson.fault_injection.score([paths.SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
 #
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed run. And you
-# still need checkpoints, for the day on which all ranks are lost.
+# Per-step fault tolerance isn't free. While a rank is away, a step has fewer images, so the final weights differ from those of
+# an undisturbed run. And you still need checkpoints, for the day on which all ranks are lost.
 #
 # ## Deeper: a rank that computes wrong numbers
 #
@@ -435,9 +435,9 @@ for step in range(3):
         )
 
 # %% [markdown]
-# The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so you'd repeat only some
-# steps, and decide how many wrong ones you can live with. (Kernels have to add up in the same order each time, or
-# honest ranks differ, too.)
+# The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so you'd repeat only some steps,
+# and decide how many wrong ones you can live with. (Kernels have to add up in the same order each time, or honest ranks differ,
+# too.)
 #
 # ## Deeper: go on with fewer ranks
 #
@@ -448,8 +448,9 @@ for step in range(3):
 # ### Exercise 4 (warm-up): my share
 #
 # With `my_share`, any number of ranks takes the same step. `batch` is an array with the numbers of the samples in the global
-# batch. Return those of this rank, and a weight. Each rank then multiplies the gradient of its *mean* loss by its weight, and the
-# sum over all ranks has to be the gradient of the mean loss of the whole batch. There may be more ranks than samples.
+# batch. Return the numbers of this rank's samples, and a weight. Each rank then multiplies the gradient of its *mean* loss by
+# its weight, and the sum over all ranks has to be the gradient of the mean loss of the whole batch. There may be more ranks
+# than samples.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -1,13 +1,13 @@
 # %% [markdown] track="your own script"
 # # Hyperparameter search
 #
-# You have two ranks, or two thousand, and a training script that works. But is its learning rate any good? You could use all ranks for
-# one large job and hope that you guessed well. Or you could let every rank try something different. Which gets you the better
-# model from the same number of images?
+# You have two ranks, or two thousand, and a training script that works. But is its learning rate any good? You could use all
+# ranks for one large job and hope that you guessed well. Or you could let every rank try something different. Which gets you
+# the better model from the same number of images?
 #
-# **You will** draw settings at random, write a scheduler that stops the bad ones early and never lets a rank wait, and report
-# what you found without fooling yourself. Then you'll see what one large job would have got, and how many seeds it takes before
-# you can believe that one setting beats another.
+# **You will** commit to a guess and give it to one large job. Then you'll draw settings at random, and write a scheduler that
+# stops the bad ones early and never lets a rank wait. Your search gets as many images as the large job, so you can compare the
+# two, and report which one won without fooling yourself.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workshop_lib import paths, predict, profile, ranks, take_home
+from workshop_lib import predict, profile, ranks, take_home
 
 from lessons import hyperparameter_search as lesson
 
@@ -26,18 +26,50 @@ sizes = profile.current()
 quick = sizes.name == "quick"
 # How many images a trial sees at the end of each rung
 rungs = [512, 1536, 4608] if quick else [4096, 12_288, 36_864]
+budget = 12_000 if quick else 300_000  # images, for the large job and for your search
 team = ranks.start(sizes.ranks)
+
+# %% [markdown]
+# ## One guess, all ranks
+#
+# What you choose before a run starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One value
+# for each of them makes a *setting*. What's your guess? The next cell has a setting that you'll find in many examples. Change it
+# now if you know a better one, because once you've seen a result, it isn't a guess any longer.
+#
+# To keep runs short, all of them train on the same 4,096 images, so an epoch is 4,096 images here. Which of two networks is
+# better? You can't ask the images that they trained on. You can't ask the test images either, as you'll see. So 5,000 more of
+# the training images are *held out*: no run trains on them, and they're only used to choose.
+
+# %%
+my_guess = {"lr": 0.01, "momentum": 0.9, "batch": 64}
+
+# %% [markdown]
+# One large job trains one network on all ranks, as in [02](02_synchronous_sgd.ipynb). Each rank trains with the batch of your
+# guess, and the learning rate grows with the global batch ([07](07_large_batch.ipynb)). A search will get as many images. Who
+# wins?
+
+# %%
+search_wins = predict(
+    "By how many points will a search beat this job? Below 0, the job wins.",
+    low=-5,
+    high=5,
+    unit="points",
+)
+search_wins
+
+# %%
+scaled = my_guess | {
+    "lr": team.n * my_guess["lr"],
+    "batch": team.n * my_guess["batch"],
+}
+one_job = lesson.schedulers.OneJob(scaled, every=rungs[0])
+large = lesson.live.run(team, one_job, budget, together=True)
 
 # %% [markdown]
 # ## A trial on every rank
 #
-# What you choose before a run starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One value
-# for each of them makes a *setting*, and a run with this setting is a *trial*. Trials don't need each other, so every rank
-# trains its own without sending a single message. That scales almost perfectly, as long as there are many more trials than ranks.
-#
-# To keep trials short, they all train on the same 4,096 images, so an epoch is 4,096 images here. Which trial is best? You can't
-# ask the images that it trained on. You can't ask the test images either, as you'll see. So 5,000 more of the training images
-# are *held out*: no trial trains on them, and they're only used to choose.
+# In a search, a run with one setting is a *trial*. Trials don't need each other, so every rank trains its own without sending a
+# single message. That scales almost perfectly, as long as there are many more trials than ranks.
 #
 # The oldest way to choose settings is a *grid*: you list a few values for each hyperparameter, and try every combination. The
 # next cell trains each combination on 12,288 images, which is 3 epochs. Whenever a rank is free, it gets the next trial.
@@ -51,8 +83,8 @@ of_grid = lesson.live.run(team, lesson.schedulers.Listed(grid, images=rungs[1]))
 
 # %% [markdown]
 # What's wrong with a grid? It tried only four learning rates in eight trials. The other half of the work went into a second
-# value of momentum. If the learning rate matters most, and it does, then *random search* is better, because eight random
-# settings try eight learning rates (Bergstra and Bengio 2012).
+# value of momentum. If the learning rate matters most, then *random search* should be better, because eight random settings try
+# eight learning rates (Bergstra and Bengio 2012).
 #
 # ### Exercise 1 (warm-up): draw a setting
 #
@@ -103,7 +135,18 @@ drawn = [my_draw() for _ in grid]
 at_random = lesson.live.run(team, lesson.schedulers.Listed(drawn, images=rungs[1]))
 
 # %% [markdown]
-# How many trials were hopeless, and how early could you have known?
+# Did random search beat the grid? Train the same setting again with another *seed*, which means different initial weights and a
+# different order of the images, and the accuracy changes. Three good settings were recorded with ten seeds each, over 12,288
+# images. Your yardstick is the median of their standard deviations, the *spread over seeds*. The difference between two
+# runs varies $\sqrt 2$ times as much, so this notebook counts a difference only if it's more than $2 \sqrt 2$ spreads:
+
+# %%
+of_best = {"random search": at_random.best, "the grid": of_grid.best}
+print("on held-out images:", lesson.seeds.verdict(of_best))
+
+# %% [markdown]
+# If another seed could reverse the result, these two runs don't tell you which search is better. The argument for random search
+# is about the average of many searches. How many trials were hopeless, and how early could you have known?
 #
 # ## Stop the bad ones early
 #
@@ -126,9 +169,9 @@ guess
 waiting = lesson.live.run(
     team, lesson.schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs)
 )
+guess.compare(100 * lesson.figures.idle_share(waiting))
 
 # %%
-guess.compare(100 * lesson.figures.idle_share(waiting))
 lesson.figures.ranks_over_time({"halving that waits": waiting})
 
 # %% [markdown]
@@ -218,13 +261,12 @@ lesson.check.Asha(Asha)
 # *Break it:* sort the wrong way round, so that the worst go on. The live table below would still show accuracies that rise.
 # What would you have to look at to notice?
 #
-# Now your scheduler runs the ranks until all trials together have seen 300,000 images. Each trial leaves its weights in a file
-# when it reaches a rung, so it may go on anywhere. Watch the table: which trials go on, and on which rank?
+# Now your scheduler runs the ranks until all trials together have seen as many images as your large job. Each trial leaves its
+# weights in a file when it reaches a rung, so it may go on anywhere. Watch the table: which trials go on, and on which rank?
 
 # %%
 solved = all(lesson.own_or_library(method, None) for method in (Asha.ask, Asha.tell))
 scheduler = (Asha if solved else lesson.schedulers.Asha)(my_draw, rungs)
-budget = 12_000 if quick else 300_000  # images
 never_waits = lesson.live.run(team, scheduler, budget)
 
 # %%
@@ -237,11 +279,8 @@ lesson.figures.ranks_over_time(
 # budget would have paid for only eight trials.
 
 # %%
-finished = [done.result["images"] for done in never_waits.done]
-print(
-    "trials that finished each rung:",
-    {images: finished.count(images) for images in rungs},
-)
+for images in rungs:
+    print(f"{len(never_waits.held_out(images))} trials saw {images:,} images")
 
 # %% [markdown]
 # ## What may you report?
@@ -290,7 +329,8 @@ lesson.check.winner(winner)
 
 # %%
 rows = lesson.live.finalists(team, never_waits)
-print("take trial {}, and report {:.2%}".format(*lesson.check.written(winner)(rows)))
+winning_trial, searched = lesson.check.written(winner)(rows)
+print(f"take trial {winning_trial}, and report {searched:.2%}")
 pd.DataFrame(rows).style.format(
     {"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}
 ).hide()
@@ -298,42 +338,54 @@ pd.DataFrame(rows).style.format(
 # %% [markdown]
 # ## One large job, or many small ones?
 #
-# Back to the question from the start. Here two ranks trained on 200,000 images in each of three ways, with three seeds each:
-#
-# - **one large job**: both ranks train one network with a batch of 128. Nobody searches: the learning rate is 0.01 with
-#   momentum 0.9, as in many examples, and then doubled like the batch ([07](07_large_batch.ipynb));
-# - **large jobs in turn**: ASHA, but each trial uses both ranks and twice the batch, so trials take turns;
-# - **small jobs side by side**: ASHA, with one trial per rank. No rank waits for another in every step, so these took about half
-#   the time of large jobs in turn, on the busy machine that recorded both.
+# Back to the question from the start. You have one network that has seen all the images, and the best of many that shared them:
 
 # %%
-runs = lesson.recorded.read()
-lesson.figures.best_so_far(runs)
-
-# %%
-lesson.recorded.outcomes(runs).style.format(
-    {"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"}
-)
+lesson.figures.best_so_far({"one large job": large, "your ASHA": never_waits})
 
 # %% [markdown]
-# At first the one large job leads, because all images go into one network, and because its setting was a good guess. But after
-# 50,000 images it hardly gets better, because it has seen its 4,096 images a dozen times. In the end the small jobs have caught
-# up, and three seeds can't tell the two apart. And a guess can be bad: of the 117 random settings in these searches, 23 get
-# fewer than half of the images right after one epoch. So unless you know good settings, search first, with small jobs side by
-# side. Then give the best setting all ranks and all the data you have.
-#
-# *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `lesson.live.run(team,
-# lesson.schedulers.OneJob(best, every=4096), 200_000, together=True)` trains one setting on all ranks. Is the result better than your
-# winner's?
-#
-# ## How many seeds before you believe it?
-#
-# Train the same setting again with another seed, which means different initial weights and a different order of the images.
-# The accuracy changes. So when setting A beats setting B by a little, was it the setting or the seed? Here are three good
-# settings, each recorded with ten seeds:
+# The curves are about the held-out images, so they may choose between the two. What you report is about the test images. Your
+# large job is a single trial, so its last weights count:
 
 # %%
-repeated = lesson.recorded.accuracies(runs)
+_, guessed = lesson.check.written(winner)(lesson.live.finalists(team, large))
+print("on test images:", lesson.seeds.verdict({"the job": guessed, "ASHA": searched}))
+search_wins.compare(100 * (searched - guessed))
+
+# %% [markdown]
+# If another seed could reverse the result, you can't tell the two apart, so your guess was good. If the search is clearly
+# ahead, your guess was bad. If the job is clearly ahead, the search has drawn nothing as good as your guess, or has stopped it
+# too early. Here the yardstick is rough, because long runs may vary less, and another search would also draw other settings.
+#
+# Would chance have guessed as well? Random search has trained eight drawn settings on 12,288 images each. Here they are beside
+# your guess and your search's winner, each after as many images:
+
+# %%
+chance = at_random.held_out(rungs[1]).values()
+best = never_waits.held_out(rungs[1])[winning_trial]
+behind = sum(each < best - lesson.seeds.least_difference() for each in chance)
+print(f"after {rungs[1]:,} images:")
+print(f"- your guess: {large.held_out(rungs[1])[0]:.2%}")
+print(f"- the winner of your search: {best:.2%}")
+print(f"- clearly behind the winner: {behind} of {len(chance)} drawn settings")
+
+# %% [markdown]
+# The more of the drawn settings are clearly behind, the more likely a large job is to lose if chance picks its setting. A
+# learning rate that is too small may catch up with more images, but a network that has diverged never does. And while a bad
+# draw costs a search one rung, it costs the large job everything. So if you know a good setting, for example from a paper about
+# a similar network, give it all ranks. If you don't, search first, with small jobs side by side. Then give the best setting all
+# ranks and all the data you have.
+#
+# *Beat it:* let chance guess. Set `my_guess = my_draw()`, run the large job again, and then the cells of this section. In how
+# many of four tries does the job get as far as your search?
+#
+# ## Deeper: how many seeds before you believe it?
+#
+# When setting A beats setting B by a little, was it the setting or the seed? Here are the three good settings that your yardstick
+# comes from, each recorded with ten seeds over 12,288 images:
+
+# %%
+repeated = lesson.seeds.recorded()
 summary = pd.DataFrame(repeated).agg(["mean", "median", "std", "min", "max"])
 summary.T.style.format("{:.2%}")
 
@@ -349,6 +401,8 @@ guess
 # %%
 first, second, third = repeated.values()
 guess.compare(100 * lesson.seeds.wrong_winner(first, second, seeds=1))
+
+# %%
 lesson.figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %% [markdown]
@@ -378,12 +432,14 @@ for place, other in {"second": second, "third": third}.items():
 #
 # *Optuna* is a widely used library for this. It draws its first ten settings at random, and then proposes those that look
 # promising after the trials so far. Its *pruners* stop bad trials early. A *study* is its record of a search. Optuna usually
-# calls your training itself, but with its `ask` and `tell` a few lines turn it into a scheduler for the workshop's ranks:
+# calls a training function of yours, but with its `ask` and `tell` a few lines turn it into a scheduler for the workshop's ranks:
 
 # %%
 import os
 import signal
+import tempfile
 import threading
+from pathlib import Path
 
 import optuna
 from optuna.trial import TrialState
@@ -424,15 +480,14 @@ class Study:
 # `SuccessiveHalvingPruner` is ASHA for trials that can't be paused, so it has to decide at once. A trial that it has pruned is
 # gone, while yours may still go on when the trials after it turn out to be worse.
 #
-# The study lives in a *journal*, a file to which every change is appended, so it outlives your notebook. `open_study` opens it.
-# Trials that a crash has cut off are marked as failed, and their settings are tried again first.
+# The study lives in a *journal*, a file to which every change is appended, so it outlives your notebook and your ranks.
 
 
 # %%
 def open_study(path):
     """The study in this file, ready to go on, or a new one."""
     journal = optuna.storages.journal.JournalFileBackend(str(path))
-    study = optuna.create_study(
+    return optuna.create_study(
         storage=optuna.storages.JournalStorage(journal),
         study_name="mnist",
         load_if_exists=True,
@@ -441,20 +496,13 @@ def open_study(path):
             min_resource=rungs[0], reduction_factor=3
         ),
     )
-    for trial in study.get_trials(states=[TrialState.RUNNING]):
-        study.tell(trial.number, state=TrialState.FAIL)
-        study.enqueue_trial(trial.params)
-    return study
 
 
 # %% [markdown]
-# Now the worst case. In the middle of a search a rank is killed with `kill -9`, as happens when a node runs out of memory:
+# Does the study survive if a rank is killed with `kill -9`, as happens when a node runs out of memory?
 
 # %%
-# The name is the same after a restart of the kernel, whose parent is JupyterLab.
-journal = paths.BUILD / f"study-{os.getppid()}.log"
-# This notebook begins anew. To go on with the last study, leave out the next line.
-journal.unlink(missing_ok=True)
+journal = Path(tempfile.mkdtemp()) / "study.log"
 victim = team.about()[-1]["pid"]
 threading.Timer(10, os.kill, (victim, signal.SIGKILL)).start()
 try:
@@ -465,19 +513,15 @@ except ranks.RankError as error:
 # %%
 team.restart()
 study = open_study(journal)
-states = pd.Series([trial.state.name for trial in study.trials])
-print("known after the kill:", states.value_counts().to_dict())
-lesson.live.run(team, Study(study, rungs), budget // 3)
-complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-study.best_params if complete else "No trial got through yet: run this cell again."
+known = [len(trial.intermediate_values) for trial in study.trials]
+print("rungs that each trial had finished before the kill:", known)
+lesson.live.run(team, Study(study, rungs), budget // 6)
+print(len(study.trials), "trials by now")
 
 # %% [markdown]
-# One message said which rank was lost, fresh ranks took over, and the study still has everything it was told before the kill.
-# Trials that were cut off are listed as FAIL, and their settings as WAITING.
-#
-# *Try it:* restart the kernel while a search is under way. Then run the imports, and the cells of this section up to
-# `open_study`. Set `journal` as above, but don't remove the file, and go on with `lesson.live.run(team, Study(open_study(journal),
-# rungs), 100_000)`.
+# Fresh ranks took over, and the study still has everything it was told before the kill. But the trials that the kill has cut off
+# stay in the state `RUNNING` forever, because nobody tells the study that they ended. The script below marks them as failed, and
+# tries their settings again first. [13b](13b_runs_that_survive.ipynb) is about such failures.
 #
 # ## Deeper: settings that change, and settings that transfer
 #
@@ -510,7 +554,8 @@ take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 # - Draw learning rates log-uniformly. Random search tries a new learning rate with each trial, and a grid doesn't.
 # - Stop bad trials early. Halving that waits leaves ranks idle; ASHA promotes whoever leads so far, and never waits.
 # - Held-out images choose, test images report. The number you've chosen by is too good to report.
-# - Compare settings over seeds: at least $n = 8 \sigma^2 / \Delta^2$ of them per setting.
+# - With a good guess, one large job can be as good as a search. Without one, search first: a drawn setting is often much worse.
+# - Compare a difference with the spread over seeds before you call it one.
 #
 # **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and A.
 # Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization* (arXiv:1502.07943): successive halving. L.

@@ -2,7 +2,7 @@
 # # Your own script
 #
 # You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, the script
-# runs, and the loss falls. How do you know that it's right? Most mistakes in such a script raise no error. You just get a
+# runs, and the loss falls. How do you know that it's right? Most mistakes in such a script raise no error. You only get a
 # slightly worse model, and nobody finds out why.
 #
 # **You will** convert a realistic script for many processes, guided by a report on what's still wrong with it. Then you'll
@@ -46,7 +46,7 @@ alone = lesson.accuracies(
 print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
-# Two processes should get there, too. `examine` starts a script with `torchrun`, watches what every rank does, and reports what it
+# Two processes should get as far. `examine` starts a script with `torchrun`, watches what every rank does, and reports what it
 # has seen. *Wrong* is certain. *Look* means that you have to decide.
 
 # %% [markdown]
@@ -60,10 +60,11 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 #
 # Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so
 # reseed each rank *after* the network is built. Batch normalization: its statistics are *buffers*. Before each forward pass,
-# DDP overwrites every rank's with rank 0's. After the last step they differ again, and you test with them.
+# DDP replaces every rank's buffers with rank 0's. After the last step, the buffers differ again, and you'd test with different
+# ones.
 #
-# The report can't judge two things, but the check does. First, keep the global batch: one process takes 64 images per step, so
-# how many does each rank take? Second, the printed numbers should count the images of all ranks.
+# The check judges two things that the report can't. First, keep the global batch: one process takes 64 images per step, so how
+# many does each rank take? Second, the printed numbers should count the images of all ranks.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -110,7 +111,7 @@ lesson.check.train(script, report, checkpoint, epochs=3)
 # %% [markdown]
 # ## Is it as good?
 #
-# A clean report means that the ranks train one network, on different images, and that nothing it can see is wrong. To find out
+# A clean report means that the ranks train one network, on different images, and that `examine` saw nothing wrong. To find out
 # whether that network is as good as before, compare accuracies over several seeds. (Until your script passes, the finished one
 # runs here.)
 
@@ -162,11 +163,11 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 take_home.diff("own_script.py", "own_script_sick.py")
 
 # %% [markdown]
-# ### Exercise 2 (normal): six silent faults
+# ### Exercise 2 (hard): six silent faults
 #
-# The next cell writes a copy to `my_scripts/repaired.py`. Repair it as you did yours, until the report calls nothing *wrong* or
-# worth a *look*. Its author wants the first layer to learn only from the second epoch on. The report can't see one of the six
-# faults, because no tool knows which number you meant to print.
+# The next cell writes a copy to `my_scripts/repaired.py`. Repair it as you converted yours, until the report calls nothing
+# *wrong* or worth a *look*. Its author wants the first layer to learn only from the second epoch on. The report can't see one
+# of the six faults, because no tool knows which number you meant to print.
 #
 # <details><summary>Hint: the fault that the report can't see</summary>
 #
@@ -208,19 +209,19 @@ lesson.check.repair(repaired, its_report, its_checkpoint, epochs=3)
 # ## Bring your own
 #
 # In a terminal, go to the folder of your script, and type this line, with the path of the workshop's folder in place of
-# `~/workshop`. After `--` come your script, or `-m` and a module, and its own options:
+# `~/workshop`. After `--`, type your script (or `-m` and a module) and its options:
 #
 # ```
 # ~/workshop/.venv/bin/workshop examine --ranks 2 --python "$(which python)" -- train.py --my options
 # ```
 #
-# Your script really runs and writes its files, so give it a folder of its own. It's stopped after 120 seconds, or `--seconds`,
-# or `--steps`. Let it reach a second epoch and an evaluation, because some mistakes only show up there: a few hundred samples
-# are enough. `--help` has the rest, such as exit codes for a test in your repository.
+# Your script really runs and writes its files, so give it a folder of its own. `examine` stops it after 120 seconds, or at the
+# limit that you set with `--seconds` or `--steps`. Let it reach a second epoch and an evaluation, because some mistakes only
+# show up there: a few hundred samples are enough. `--help` has the rest, such as exit codes for a test in your repository.
 #
-# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. In Lightning, set
-# `devices` to the number of ranks. What you chose with `accelerate launch` isn't seen, so choose it in the script. `examine`
-# can't see
+# `examine` works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. In
+# Lightning, set `devices` to the number of ranks. `examine` doesn't see what you chose with `accelerate launch`, so choose it
+# in the script. `examine` can't see
 #
 # - which number you *meant* to print, or whether your data and labels are right;
 # - what only happens later, on more ranks, or with other sizes;
@@ -237,9 +238,9 @@ lesson.check.repair(repaired, its_report, its_checkpoint, epochs=3)
 #
 # But the decisions of exercise 1 stay yours:
 #
-# - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
-#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` takes one step per rank, so a schedule
-#   still ends on time.
+# - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it
+#   with `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` advances the schedule by one step
+#   per rank, so it still ends on time.
 # - Neither adds up your counts. Accelerate's `gather_for_metrics` collects outputs from all ranks, and drops the images that were
 #   repeated to fill the last batch.
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In

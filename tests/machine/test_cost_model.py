@@ -1,4 +1,4 @@
-"""The cost of collectives, steps and trainings, against the formulas and cases worked out by hand."""
+"""The cost of collectives, steps and training runs, against the formulas and cases worked out by hand."""
 
 import pytest
 

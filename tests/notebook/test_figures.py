@@ -27,6 +27,7 @@ from workshop_lib.training.timeline import timeline
 from lessons.compute_nodes import figures as compute_nodes
 from lessons.context_parallelism import figures as context
 from lessons.context_parallelism.blocks import contiguous
+from lessons.context_parallelism.emulated import RingRun
 from lessons.ddp import figures as ddp
 from lessons.experts import figures as experts
 from lessons.feeding_the_ranks import figures as feeding
@@ -34,7 +35,7 @@ from lessons.gradient_noise import critical_batch
 from lessons.gradient_noise import figures as noise
 from lessons.horovod_pytorch import figures as horovod
 from lessons.hyperparameter_search import figures as hyperparameter
-from lessons.hyperparameter_search import recorded
+from lessons.hyperparameter_search import seeds as of_seeds
 from lessons.large_batch import figures as large_batch
 from lessons.large_batch import recipes
 from lessons.large_batch_optimizers import figures as optimizers
@@ -177,9 +178,11 @@ CASES = {
         "both": lambda: pipelines.example("GPipe", "1F1B", ranks=4, micro_batches=8),
     },
     "11c_context_parallelism": {
-        "overlap": lambda: context.overlap(compute_ms=1.0, send_ms=0.6, steps=4),
+        "overlap": lambda: context.overlap(
+            {"1,000 tokens per rank": {"Sendrecv": RingRun([(0, 1), (3, 4)], 4), "Isend": RingRun([(0, 1), (2, 3)], 3)}}
+        ),
         "who_computes": lambda: context.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4),
-        "busy": lambda: context.busy({"in order": [1.0, 2.0, 3.0, 4.0], "zigzag": [2.5] * 4}, "CPU time, milliseconds"),
+        "busy": lambda: context.busy({"in order": [1.0, 2.0, 3.0, 4.0], "zigzag": [2.5] * 4}, "scores"),
     },
     "11d_experts": {
         "busiest": lambda: experts.busiest({"no balance loss": [SHARES] * 3, "balance loss": [SHARES] * 3})
@@ -189,8 +192,7 @@ CASES = {
         "progress": lambda: survive.progress({"yours": FaultScore(FAULT_FREE, FAULTY)}),
     },
     "14_hyperparameter_search": {
-        "best_so_far": lambda: hyperparameter.best_so_far(recorded.read()),
-        "wrong_winner": lambda: hyperparameter.wrong_winner(recorded.accuracies(recorded.read()), [1, 2, 3, 5, 10, 20]),
+        "wrong_winner": lambda: hyperparameter.wrong_winner(of_seeds.recorded(), [1, 2, 3, 5, 10, 20])
     },
 }
 

@@ -62,7 +62,7 @@ def test_what_cannot_be_drawn_is_an_error():
         serial_part(1.5)
 
 
-def test_unlike_trainings_and_machines_are_not_mixed():
+def test_unlike_runs_and_machines_are_not_mixed():
     other = run("mpi", 2, what=run("mpi", 2)["what"] | {"lr": 0.4})
     with pytest.raises(RecordError, match="mix runs with lr = .*0.4"):
         accuracy_curve([run(), other])

@@ -19,7 +19,7 @@ IMAGES = 1536  # 12 steps on two ranks
 
 
 def short(folder: Path, name: str) -> list[str]:
-    """Arguments of a short training on the data in `folder`."""
+    """Arguments of a short training run on the data in `folder`."""
     ending = "keras" if name in ("horovod_tf", "horovod_keras") else "pt"
     words = ["--data", folder / "data", "--images", IMAGES, "--epochs", 1, "--out", folder / f"{name}.{ending}"]
     return [str(word) for word in words]

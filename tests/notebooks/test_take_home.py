@@ -75,7 +75,7 @@ def write_data(folder):
     ladder.write_packed_mnist(folder, IMAGES, TEST_IMAGES)
 
 
-def trainings(folder):
+def training_runs(folder):
     write_data(folder / "data")
     options = {"data_dir": str(folder / "data"), "train_samples": IMAGES, "epochs": 1}
     runs = []

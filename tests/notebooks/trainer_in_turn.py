@@ -1,4 +1,4 @@
-"""Run on two or four ranks: trainings of trainer.py in one process, so that PyTorch is imported once.
+"""Run on two or four ranks: runs of trainer.py in one process, so that PyTorch is imported once.
 
     trainer_in_turn.py FOLDER    with the documents in FOLDER/text
 

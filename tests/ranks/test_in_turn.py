@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 SLOW = pytest.param(("mpi", "horovod", "deepspeed"), marks=[pytest.mark.exhaustive, needs("horovod", "deepspeed")])
 
 
-# In fp32, all backends run in the same processes for tests/training/trainings.py, too.
+# In fp32, all backends run in the same processes for tests/training/training_runs.py, too.
 @pytest.mark.parametrize("backends", [("mpi", "ddp", "fsdp"), SLOW])
 def test_any_backend_after_any_other_and_in_either_precision(backends, tmp_path):
     write_small_mnist(tmp_path, shape=(24, 20))

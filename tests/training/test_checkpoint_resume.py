@@ -3,7 +3,7 @@
 import pytest
 from needs import needs_backend
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all training runs
 
 STEPS_PER_EPOCH = 12
 # Their optimizers' states are Keras's, a count of steps among them.
@@ -24,7 +24,7 @@ def named_run(folder, backend, name, file, **more):
     return {"name": f"resume-{backend}-{name}", "options": options | more} | extra
 
 
-def trainings(folder):
+def training_runs(folder):
     runs = []
     for backend in ("mpi", "ddp"):
         runs += [

@@ -3,7 +3,7 @@
 import pytest
 from training.ladder import SAMPLES, agreed_record, cases, difference, ladder_run
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all training runs
 
 WORKERS = (2, 4, 8)
 EMULATED = [(2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (8, 2), (2, 4)]  # workers, ranks
@@ -30,7 +30,7 @@ def run_of(folder, kind, workers, ranks):
     return ladder_run(folder, variant, "ragged", workers, "mpi", name, options)
 
 
-def trainings(folder):
+def training_runs(folder):
     """The ragged run on N real ranks, and on others that emulate them."""
     pairs = [*((n, n) for n in (1, *WORKERS)), *EMULATED]
     return {

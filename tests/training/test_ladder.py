@@ -30,7 +30,7 @@ from training.ladder import (
 
 from workshop_lib.training.backends import CHOOSE_TRANSPORT
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all training runs
 
 TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
 
@@ -77,7 +77,7 @@ def emulated_run(folder, network, case, backend, ranks):
     return ladder_run(folder, network, case, ranks, backend, name, machine, exhaustive=exhaustive)
 
 
-def trainings(folder):
+def training_runs(folder):
     runs = {
         1: [
             ladder_run(folder, *of_base, 1, "base", exhaustive=not is_quick(*of_base, "base", 1))

@@ -13,7 +13,7 @@ from training.ladder import HOROVOD, agreed_record, cases, difference, ladder_ru
 
 from workshop_lib.training.equivalence import CONSTANT_LR
 
-pytestmark = [needs_backend("horovod-tf"), pytest.mark.timeout(900)]  # the first test waits for all trainings
+pytestmark = [needs_backend("horovod-tf"), pytest.mark.timeout(900)]  # the first test waits for all training runs
 
 WITHIN = {"same framework": 1e-5, "other framework": 1e-4}
 
@@ -22,7 +22,7 @@ def constant(folder, ranks, backend):
     return ladder_run(folder, "smooth", "ragged", ranks, backend, f"constant-{backend}-{ranks}", CONSTANT_LR)
 
 
-def trainings(folder):
+def training_runs(folder):
     on_two = [constant(folder, 2, backend) for backend in HOROVOD]
     stock = {"options": on_two[-1]["options"] | {"checkpoint": None}, "mistake": "stock_keras", "name": "stock"}
     on_four = [constant(folder, 4, backend) | {"exhaustive": backend != "horovod"} for backend in HOROVOD]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from training.ladder import IN_PYTORCH, STEPS_PER_EPOCH, agreed_record, cases, difference, ladder_run
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all training runs
 
 STEPS = STEPS_PER_EPOCH + 3  # over the end of an epoch, whose last batch is ragged
 OPTIMIZERS = {
@@ -30,7 +30,7 @@ def run_of(folder, backend, optimizer, ranks, **more):
     return ladder_run(folder, "smooth", "ragged", ranks, backend, f"{backend}-{optimizer}", options, **more)
 
 
-def trainings(folder):
+def training_runs(folder):
     alone = [run_of(folder, "base", name, 1) for name in OPTIMIZERS]
     return {1: alone, 2: [run_of(folder, *pair, 2, exhaustive=not is_quick(*pair)) for pair in PAIRS]}
 

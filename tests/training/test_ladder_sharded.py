@@ -13,7 +13,7 @@ from workshop_lib.training.models import torch_cnn
 
 from lessons.zero_and_fsdp import zero_memory
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all training runs
 
 OPTIMIZERS = {"sgd": {"optimizer": "sgd"}, "adam": {"optimizer": "adam", "lr": 0.001}}
 WITHIN = {"sgd": 1e-5, "adam": 5e-6}
@@ -36,7 +36,7 @@ def sharded_run(folder, rung, optimizer, ranks, name="", options=(), **more):
     return ladder_run(folder, "smooth", "ragged", ranks, backend, name, options, **more)
 
 
-def trainings(folder):
+def training_runs(folder):
     runs = {1: [sharded_run(folder, "base", optimizer, 1) for optimizer in OPTIMIZERS]}
     for ranks in (2, 4):
         runs[ranks] = [

@@ -3,7 +3,7 @@
 import pytest
 from training.ladder import SAMPLES, TEST_SAMPLES, difference, ladder_run
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all training runs
 
 # What the training loop itself refuses, and the words that say so.
 REFUSED = {
@@ -15,7 +15,7 @@ REFUSED = {
 WRONG_WEIGHTS = ("never_averaged", "divide_again", "shard_by_local_rank")
 
 
-def trainings(folder):
+def training_runs(folder):
     mistakes = dict.fromkeys([*REFUSED, *WRONG_WEIGHTS])
     runs = [ladder_run(folder, "smooth", "even", 2, "mpi", name, mistake=name) for name in mistakes]
     return {1: [ladder_run(folder, "smooth", "even", 1, "base")], 2: runs}

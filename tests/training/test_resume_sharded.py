@@ -8,7 +8,7 @@ from needs import needs_backend
 from training.ladder import STEPS_PER_EPOCH, cases, difference
 from training.test_ladder_sharded import sharded_run
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all training runs
 
 RUNGS = ("fsdp", "deepspeed-0", "deepspeed-1", "deepspeed-3")
 STOP_AFTER = STEPS_PER_EPOCH + 8
@@ -33,7 +33,7 @@ def resumed(folder, rung, ranks):
     return run | {"exhaustive": ranks != RANKS and rung not in QUICK_ELSEWHERE}
 
 
-def trainings(folder):
+def training_runs(folder):
     """Two epochs whole, and stopped in the second and resumed: on as many ranks, on 4, and on one."""
     whole = [part(folder, rung, "whole") for rung in RUNGS]
     first = [part(folder, rung, "first", stop_after=STOP_AFTER) for rung in RUNGS]

@@ -1,6 +1,6 @@
 """The process group over MPI: every operation against NumPy, the bytes of DDP and FSDP, and how it fails.
 
-Trainings over it are in test_ladder.py and test_ladder_sharded.py, ranks that fail in a notebook in test_faults.py.
+Training runs over it are in test_ladder.py and test_ladder_sharded.py, ranks that fail in a notebook in test_faults.py.
 """
 
 import math

@@ -81,7 +81,7 @@ EVERYTHING = [_published(what, entry) for what, entry in PUBLISHED["scaling"].it
 
 @dataclass(frozen=True)
 class PublishedMesh:
-    """One published training on a mesh: what trained where, and its speed as model-FLOPs utilization (MFU).
+    """One published training run on a mesh: what trained where, and its speed as model-FLOPs utilization (MFU).
 
     like: the name of the table whose first run tells what one device can do, either this table or a different one.
     """

@@ -7,6 +7,7 @@ __getattr__, __dir__ = face(
     check=".judge",
     BlockAttention=".blocks:BlockAttention",
     contiguous=".blocks:contiguous",
+    emulated=".emulated",
     figures=".figures",
     other_ways=".other_ways",
     ring=".ring",

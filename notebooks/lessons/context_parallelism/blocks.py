@@ -11,7 +11,6 @@ All of it is plain PyTorch, which is written to be read. A flash kernel does the
 """
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -42,18 +41,16 @@ class BlockAttention:
     positions[r]: where the tokens of rank r stand in the sequence, in ascending order. A query sees its own
     token and those before it. Keys after the last query and queries before the first key are left out, and what is left
     is computed whole and masked.
-    scores: how many scores per head this rank has computed so far. seconds: the CPU time that it took.
+    scores: how many scores per head this rank has computed so far.
     """
 
     def __init__(self, positions: list[Tensor], rank: int):
         self.positions = [each.contiguous() for each in positions]
         self.rank = rank
         self.scores = 0
-        self.seconds = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, source: int) -> Partial:
         """The partial result (top, total, out) of these queries over the keys and values of rank `source`."""
-        began = time.thread_time()
         top = query.new_full((*query.shape[:3], 1), -math.inf)
         total = torch.zeros_like(top)
         out = torch.zeros_like(query)
@@ -64,14 +61,12 @@ class BlockAttention:
             weights = (scores - top[:, :, queries]).exp()
             total[:, :, queries] = weights.sum(dim=3, keepdim=True)
             out[:, :, queries] = weights @ value[:, :, keys]
-        self.seconds += time.thread_time() - began
         return top, total, out
 
     def backward(
         self, query: Tensor, key: Tensor, value: Tensor, source: int, given: BlockGradients
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value from what these queries did with the keys and values of a rank."""
-        began = time.thread_time()
         grad_query, grad_key, grad_value = (torch.zeros_like(each) for each in (query, key, value))
         queries, keys = self.needed(source)
         if self._count(queries, keys):
@@ -83,7 +78,6 @@ class BlockAttention:
             grad_query[:, :, queries] = grad_scores @ key[:, :, keys]
             grad_key[:, :, keys] = grad_scores.transpose(2, 3) @ query[:, :, queries]
             grad_value[:, :, keys] = weights.transpose(2, 3) @ grad
-        self.seconds += time.thread_time() - began
         return grad_query, grad_key, grad_value
 
     def needed(self, source: int) -> tuple[slice, slice]:

@@ -25,21 +25,14 @@ class Comparison(NamedTuple):
     forward_blocks: float  # what this rank sent, in blocks: a block is the keys and values of one rank
     backward_blocks: float
     scores: int  # how many scores this rank computed per head, in both passes
-    cpu_ms: float  # the CPU time of that
 
 
-def with_full_attention(way: Callable, order: Callable, comm, repeats: int = 1) -> Comparison:
+def with_full_attention(way: Callable, order: Callable, comm) -> Comparison:
     """Run causal attention over a sequence of 1,024 tokens, forward and backward, in float32. All ranks call it.
 
     way(query, key, value, attend, comm) returns the attention of this rank's queries. `attend` is a BlockAttention,
-    and comm counts bytes. order(tokens, rank, size) returns the positions of a rank's tokens. Of several repeats, the
-    CPU time is the shortest one.
+    and comm counts bytes. order(tokens, rank, size) returns the positions of a rank's tokens.
     """
-    runs = [_once(way, order, comm) for _ in range(repeats)]
-    return runs[0]._replace(cpu_ms=min(run.cpu_ms for run in runs))
-
-
-def _once(way: Callable, order: Callable, comm) -> Comparison:
     generator = torch.Generator().manual_seed(1)
     shape = 1, HEADS, TOKENS, HEAD_WIDTH
     whole = [torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)]
@@ -69,5 +62,4 @@ def _once(way: Callable, order: Callable, comm) -> Comparison:
         forward_blocks=forward_bytes / block,
         backward_blocks=(counting.bytes_sent - forward_bytes) / block,
         scores=attend.scores,
-        cpu_ms=1e3 * attend.seconds,
     )

@@ -1,4 +1,4 @@
-"""Figures of 11c_context_parallelism: the overlap in a ring, and who computes which scores of a causal mask."""
+"""Figures of 11c_context_parallelism: when a rank of a ring waits, and who computes which scores of a causal mask."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,39 +10,40 @@ from torch import Tensor
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import SMALL, RecordFigure
 
+from lessons.context_parallelism.emulated import RingRun
 from lessons.ddp.figures import TIMELINE_LOOKS
 
 COMPUTING = figures.STEP_LOOKS["computing"]
-SENDING = figures.Look(palette.GREEN, "||")
 IDLE = TIMELINE_LOOKS["waiting"]
 
 
 @figures.styled
-def overlap(compute_ms: float, send_ms: float, steps: int) -> RecordFigure:
-    """Draw one rank's ring in two ways: it waits for each block, or receives the next one while it computes.
+def overlap(runs: Mapping[str, Mapping[str, RingRun]]) -> RecordFigure:
+    """Draw when a rank computes and when it waits for a block, one panel per length, and one bar per ring.
 
-    compute_ms: the attention to one block. send_ms: one block on its way. steps: how many blocks the rank sees.
+    runs[title][ring]: what an emulated rank did. The unit is the time of its first block, so all panels can share an
+    axis.
     """
-    rows = {"send, then compute": 2, "send while computing": 2}
-    figure, panels = figures.stacked(rows, "milliseconds")
-    ends = []
-    for axes, together in zip(panels, (False, True), strict=True):
-        at = 0.0
-        for step in range(steps):
-            figures.draw_bar(axes, 0, at, compute_ms, COMPUTING, label="computes with a block")
-            figures.number_bar(axes, 0, at, compute_ms, str(step), color=palette.PAPER, bbox=None)
-            if step < steps - 1:
-                start = at if together else at + compute_ms
-                figures.draw_bar(axes, 1, start, send_ms, SENDING, label="the next block is on its way")
-                at = max(at + compute_ms, start + send_ms)
-            else:
-                at += compute_ms
-            axes.vlines(at, -0.36, 0.36, color=palette.PAPER, linewidth=1)
-        figures.write_beside(axes, at, 0, f"{at:.1f} ms", weight="bold")
-        figures.name_rows(axes, ("attention", "network"))
-        ends.append(at)
+    figure, panels = figures.stacked(
+        {title: len(rings) for title, rings in runs.items()}, "emulated time, in multiples of computing with one block"
+    )
+    longest = 0.0
+    for axes, (title, rings) in zip(panels, runs.items(), strict=True):
+        for row, ring in enumerate(rings.values()):
+            unit_ms = ring.computing[0][1] - ring.computing[0][0]
+            figures.draw_bar(axes, row, 0, ring.end_ms / unit_ms, IDLE, label="waits for the next block")
+            for step, (begin, end) in enumerate(ring.computing):
+                width = (end - begin) / unit_ms
+                figures.draw_bar(axes, row, begin / unit_ms, width, COMPUTING, label="computes with a block")
+                figures.number_bar(axes, row, begin / unit_ms, width, str(step), color=palette.PAPER, bbox=None)
+                axes.vlines(begin / unit_ms, row - 0.36, row + 0.36, color=palette.PAPER, linewidth=1)
+            text = f"{ring.end_ms:.2f} ms, waits {max(0, ring.waits):.0%}"
+            figures.write_beside(axes, ring.end_ms / unit_ms, row, text, weight="bold")
+            longest = max(longest, ring.end_ms / unit_ms)
+        axes.set_title(title)
+        figures.name_rows(axes, rings)
     for axes in panels:
-        axes.set_xlim(0, 1.12 * max(ends))
+        axes.set_xlim(0, 1.25 * longest)
     return figure
 
 
@@ -77,20 +78,20 @@ def _triangle(axes: Axes, positions: Sequence[Tensor], tokens: int) -> None:
 
 
 @figures.styled
-def busy(measured: Mapping[str, Sequence[float]], unit: str) -> RecordFigure:
+def busy(counted: Mapping[str, Sequence[float]], unit: str) -> RecordFigure:
     """Draw how much each rank computed, and how long it then waited for the busiest one, one panel per order.
 
-    measured[title][r]: seconds or scores of rank r. unit: what they are.
+    counted[title][r]: the work of rank r. unit: what was counted.
     """
-    longest = max(max(each) for each in measured.values())
-    figure, panels = figures.stacked({title: len(each) for title, each in measured.items()}, unit)
-    for axes, (title, of_ranks) in zip(panels, measured.items(), strict=True):
+    longest = max(max(each) for each in counted.values())
+    figure, panels = figures.stacked({title: len(each) for title, each in counted.items()}, unit)
+    for axes, (title, of_ranks) in zip(panels, counted.items(), strict=True):
         most = max(of_ranks)
         for rank, computed in enumerate(of_ranks):
             figures.draw_bar(axes, rank, 0, computed, COMPUTING, label="computing")
             figures.draw_bar(axes, rank, computed, most - computed, IDLE, label="idle, until the busiest rank is done")
             figures.write_beside(axes, most, rank, f"idle {1 - computed / most:.0%}")
-        axes.set_title(f"{title}: {idle(of_ranks):.0%} idle")
+        axes.set_title(f"{title}: {idle(of_ranks):.1%} idle")
         axes.set_xlim(0, 1.12 * longest)
         figures.name_rows(axes, (f"rank {rank}" for rank in range(len(of_ranks))))
     return figure

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from mpi4py import MPI
 from torch import Tensor
 
 from workshop_lib.exercises.judge import own_or_solution
@@ -82,11 +83,35 @@ merge = played(
 )
 
 
-class WatchedAttend:
-    """Counts, for a play, whose keys `attend` was asked about, and whether those were the keys that it was given."""
+class WatchedComm(CountingComm):
+    """Knows which messages are under way: started, but not waited for."""
 
-    def __init__(self, attend: BlockAttention, keys: list[Tensor], values: list[Tensor]):
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.sends: list[MPI.Request] = []
+        self.receives: list[MPI.Request] = []
+
+    def Isend(self, *args, **kwargs) -> MPI.Request:
+        self.sends.append(super().Isend(*args, **kwargs))
+        return self.sends[-1]
+
+    def Irecv(self, *args, **kwargs) -> MPI.Request:
+        self.receives.append(super().Irecv(*args, **kwargs))
+        return self.receives[-1]
+
+    def both_under_way(self) -> bool:
+        """Whether this rank is sending and receiving; a request is null once it has been waited for."""
+        return all(any(each != MPI.REQUEST_NULL for each in started) for started in (self.sends, self.receives))
+
+
+class WatchedAttend:
+    """Notes, for a play, whose keys `attend` was asked about, whether those were the keys that it was given, and
+    whether messages were under way meanwhile."""
+
+    def __init__(self, attend: BlockAttention, keys: list[Tensor], values: list[Tensor], comm: WatchedComm):
         self.attend = attend
+        self.comm = comm
+        self.overlaps: list[bool] = []
         self.keys = keys
         self.values = values
         self.sources: list[int] = []
@@ -94,6 +119,7 @@ class WatchedAttend:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, source: int) -> Partial:
         self.sources.append(int(source))
+        self.overlaps.append(self.comm.both_under_way())
         owner = next((rank for rank, keys in enumerate(self.keys) if torch.equal(keys, key)), None)
         if owner is None or not torch.equal(self.values[owner], value):
             self.mismatches.append(f"neither keys nor values of one rank, as source {source}")
@@ -102,15 +128,15 @@ class WatchedAttend:
         return self.attend(query, key, value, source)
 
 
-def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
+def play_ring(ring_attention: Callable, comm, overlaps: bool = False) -> Iterator[tuple]:
     size = comm.size
     tokens = SHAPE[2]
     query, key, value = (random(seed, *SHAPE) for seed in (1, 2, 3))
     positions = [contiguous(tokens, rank, size) for rank in range(size)]
     right_merge = Solution(NOTEBOOK, "merge").load()  # whatever the learner's does
-    counting = CountingComm(comm)
+    counting = WatchedComm(comm)
     keys, values = ([whole[:, :, at].contiguous() for at in positions] for whole in (key, value))
-    watched = WatchedAttend(BlockAttention(positions, comm.rank), keys, values)
+    watched = WatchedAttend(BlockAttention(positions, comm.rank), keys, values, counting)
     mine = query[:, :, positions[comm.rank]].contiguous()
     out, logsumexp = ring_attention(
         mine, keys[comm.rank].clone(), values[comm.rank].clone(), watched, right_merge, counting
@@ -128,8 +154,13 @@ def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
     observed = f"rank {comm.rank} sent {counting.bytes_sent / block:.3g} blocks of keys and values:"
     advice = f"{size - 1} are enough for {size} ranks."
     yield "every rank sends p − 1 blocks", counting.bytes_sent, observed, advice
+    if overlaps:
+        late = [step for step, under_way in enumerate(watched.overlaps[:-1]) if not under_way]
+        observed = f"rank {comm.rank} called `attend` without a message under way in the steps {late}:"
+        yield "the next block travels while you compute", late, observed, STARTED
 
 
+STARTED = "Call `Isend` and `Irecv` before `attend`, and `Wait` for both after it."
 SOURCE = "source = (comm.rank - step) % comm.size"
 ring_attention = played(
     "ring_attention",
@@ -142,15 +173,36 @@ ring_attention = played(
         ),
         Edit(
             "In each step, send on the block that has just arrived. You keep sending your own.",
-            ("Isend(block.numpy()", "Isend(torch.stack([key, value]).numpy()"),
-        ),
-        Edit(
-            "`out` is still a sum. Divide it by `total` at the very end.",
-            ("return out / total, top + total.log()", "return out, top + total.log()"),
+            ("Sendrecv(block.numpy()", "Sendrecv(torch.stack([key, value]).numpy()"),
         ),
     ],
     returns="the attention of this rank's queries, and their logsumexp",
     on=4,  # on 2 ranks, left and right are the same
+    stuck="some rank waits for a block that nobody sends: each rank sends to its right and receives from its left.",
+)
+
+SENDRECV = "            comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)\n"
+BOTH_STARTED = """            sending = comm.Isend(block.numpy(), right)
+            receiving = comm.Irecv(arriving.numpy(), left)
+"""
+BOTH_DONE = """            sending.Wait()
+            receiving.Wait()
+"""
+overlapped_ring = played(
+    "overlapped_ring",
+    NOTEBOOK,
+    partial(play_ring, overlaps=True),
+    [
+        Edit(
+            "Nothing travels while you compute. " + STARTED, (BOTH_STARTED, ""), (BOTH_DONE, BOTH_STARTED + BOTH_DONE)
+        ),
+        Edit(
+            "In each step, send on the block that has just arrived. You keep sending your own.",
+            ("Isend(block.numpy()", "Isend(torch.stack([key, value]).numpy()"),
+        ),
+    ],
+    returns="the attention of this rank's queries, and their logsumexp",
+    on=4,
     stuck="some rank waits for a block that nobody sends: each rank sends to its right and receives from its left.",
 )
 

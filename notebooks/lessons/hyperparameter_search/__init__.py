@@ -8,7 +8,6 @@ __getattr__, __dir__ = face(
     figures=".figures",
     live=".live",
     own_or_library="workshop_lib.exercises.judge:own_or_library",
-    recorded=".recorded",
     schedulers=".schedulers",
     seeds=".seeds",
 )

@@ -3,7 +3,7 @@
 Also how often chance picks the worse of two settings.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -46,41 +46,17 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
 
 
 @figures.styled
-def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
-    """Draw each method's lowest held-out error so far, against the images of all its trials.
-
-    There is one line per seed, and a filled point where its search ended.
-    """
-    runs = [run for run in records if run.get("kind") == "search" and "jobs" in run]
-    what = runs[0]["what"]
-    repeats = {run["what"]["seed"] for run in runs}
-    caption = f"MNIST, {what['ranks']} ranks, {what['budget']:,} images in all; seeds: {len(repeats)}, a line each"
-    figure, axes = figures.new_figure("The best model so far", caption)
-    ways = list(dict.fromkeys(run["what"]["way"] for run in runs))
-    for run in runs:
-        look = figures.style(ways.index(run["what"]["way"])) | {"label": run["what"]["way"]}
-        images, errors = _improvements(run)
-        axes.plot(images, errors, **look, drawstyle="steps-post", alpha=0.8, markevery=[-1])
-    axes.set(
-        xlabel="images of all trials together", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30)
-    )
+def best_so_far(searches: Mapping[str, Search]) -> figures.RecordFigure:
+    """Draw each search's lowest held-out error so far, against the images of all its trials."""
+    figure, axes = figures.new_figure("The best model so far", "of all trials together, or of the one large job")
+    for at, (name, state) in enumerate(searches.items()):
+        images = np.cumsum([done.result["new_images"] for done in state.done])
+        errors = np.minimum.accumulate([100 * (1 - done.result["held_out"]) for done in state.done])
+        axes.plot(images, errors, **figures.style(at), label=name, drawstyle="steps-post", markevery=[-1])
+    axes.set(xlabel="images of all trials together", ylabel="error on held-out images (%)", yscale="log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    figures.log_ticks(axes.yaxis, "{x:g}", (1, 2, 3, 5))
+    figures.log_ticks(axes.yaxis, "{x:g}", (1, 2, 3, 5, 7))
     return figure
-
-
-def _improvements(run: dict) -> tuple[list[int], list[float]]:
-    """Return the images of all trials up to the end of each job, and the lowest error in percent up to there."""
-    seen = dict[int, int]()
-    images = []
-    errors = []
-    best = 100.0
-    for job in sorted(run["jobs"], key=lambda job: job["end_s"]):
-        seen[job["trial"]] = job["images"]
-        best = min(best, 100 * (1 - job["held_out"]))
-        images.append(sum(seen.values()))
-        errors.append(best)
-    return images, errors
 
 
 @figures.styled

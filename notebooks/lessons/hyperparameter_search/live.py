@@ -46,8 +46,8 @@ def run(
 
 def in_words(state: Search) -> str:
     numbers = {done.result["trial"] for done in state.done}
-    best = max((done.result["held_out"] for done in state.done), default=0.0)
-    return f"{len(numbers)} trials, {state.images:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
+    text = f"{len(numbers)} trials, {state.images:,} images, {state.seconds:.0f} s"
+    return f"{text}; best held-out accuracy {state.best:.2%}"
 
 
 def finalists(team, state: Search) -> list[dict]:

@@ -78,6 +78,16 @@ class Search:
         most = max((result["images"] for result in results), default=0)
         return [result for result in results if result["images"] == most]
 
+    def held_out(self, images: int) -> dict[int, float]:
+        """Return the held-out accuracy of each trial that was evaluated after this many images, by its number."""
+        results = [done.result for done in self.done]
+        return {result["trial"]: result["held_out"] for result in results if result["images"] == images}
+
+    @property
+    def best(self) -> float:
+        """The highest held-out accuracy of any trial, at the end of any of its jobs."""
+        return max((done.result["held_out"] for done in self.done), default=0.0)
+
 
 class Jobs(Call):
     """The running jobs, as one call. A rank without a job isn't running."""

@@ -10,7 +10,6 @@ __getattr__, __dir__ = face(
     both_ways=".tensors:both_ways",
     counted="workshop_lib.training.collectives.counting:counted",
     CountingComm="workshop_lib.training.collectives.counting:CountingComm",
-    cut=".cut",
     reduce_scatter=".tensors:reduce_scatter",
     same=".tensors:same",
     shard=".tensors:shard",

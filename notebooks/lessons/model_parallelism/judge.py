@@ -11,10 +11,9 @@ from torch import nn
 
 from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.play import Edit, played
+from workshop_lib.exercises.solutions import Solution
 from workshop_lib.training.collectives.counting import CountingComm
 from workshop_lib.training.models.vit import Block
-
-from lessons.model_parallelism import cut
 
 NOTEBOOK = "11_model_parallelism"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -173,7 +172,9 @@ def play_block(cut_block: Callable, comm) -> Iterator[tuple]:
 
     torch.manual_seed(1)
     block = Block(BLOCK_WIDTH, HEADS).double()
-    cut_block(block, partial(cut.ColumnParallel, comm=counting), partial(cut.RowParallel, comm=counting))
+    column = Solution(NOTEBOOK, "ColumnParallel").load()
+    row = Solution(NOTEBOOK, "RowParallel").load()
+    cut_block(block, partial(column, comm=counting), partial(row, comm=counting))
     seen = take_steps(block, inputs(IMAGES, TOKENS, BLOCK_WIDTH), counting)
     advice = "Which of the six linear layers is still whole?"
     yield f"a rank holds 1/{comm.size} of all six weights", seen.numbers, "of the block's numbers", advice

@@ -5,72 +5,58 @@ from functools import partial
 from typing import Any
 
 import torch
-from mpi4py import MPI
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from workshop_lib.machine import world
 from workshop_lib.training import rendezvous
 from workshop_lib.training.collectives import ring
-from workshop_lib.training.collectives.counting import CountingComm
 from workshop_lib.training.data import mnist
 from workshop_lib.training.models import torch_cnn, vit
 
-from lessons.fitting_more.saved import kept_for_backward
-from lessons.model_parallelism.cut import cut_block, sum_once
-from lessons.model_parallelism.tensors import allreduce
+from lessons.fitting_more.saved import SavedForBackward
+from lessons.model_parallelism.tensors import allgather, both_ways
 
 IMAGES = 64  # in a step
-TOKENS = 25  # of an image
-BLOCKS = vit.DEPTH
-ALL_IMAGES = slice(None)
+SHAPE = (23, 28)  # of an image, in pixels: 4 x 5 patches, a number that 2 and 4 ranks can divide
+TOKENS_BYTES = IMAGES * 20 * vit.WIDTH * 4  # all tokens of a step
 
 
-def batch(step: int, images: slice = ALL_IMAGES) -> tuple[Tensor, Tensor]:
-    """Return these of a step's 64 images of MNIST, and their labels."""
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Return a step's 64 images of MNIST, without their last five rows of pixels, and their labels."""
     split = mnist.load("train")
     rows = slice(IMAGES * step, IMAGES * (step + 1))
     pixels = torch_cnn.normalize(torch.tensor(split.images[rows]))
-    return pixels[images], torch.tensor(split.labels[rows]).long()[images]
+    return pixels[:, :, : SHAPE[0]], torch.tensor(split.labels[rows]).long()
 
 
 def network() -> nn.Sequential:
-    """A vision transformer of 3 blocks with 4 heads, the same on all ranks. An image has 25 tokens of 64 numbers."""
+    """A vision transformer of 3 blocks with 4 heads, the same on all ranks. An image has 20 tokens of 64 numbers."""
     torch.manual_seed(1)
-    return vit.vit(classes=10)
+    return vit.vit(classes=10, shape=SHAPE)
 
 
-def train(
-    model: nn.Module, steps: int, images: slice = ALL_IMAGES, after_backward: Callable[[nn.Module], None] | None = None
-) -> None:
-    """Train with SGD on these of each step's images.
+def train(model: nn.Module, steps: int, after_backward: Callable[[nn.Module], None] | None = None) -> float:
+    """Train with SGD, and return the loss of the last step.
 
     after_backward(model) is called before each step of the optimizer.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loss = torch.zeros(())
     for step in range(steps):
-        inputs, labels = batch(step, images)
+        inputs, labels = batch(step)
         optimizer.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
         if after_backward is not None:
             after_backward(model)
         optimizer.step()
+    return loss.item()
 
 
 def largest(ours: Any, theirs: Any) -> float:
     """The largest difference between tensors of two lists, as a fraction of the largest number."""
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(ours, theirs, strict=True))
-
-
-def allreduces(model: nn.Module, counting: CountingComm) -> tuple[float, float]:
-    """How many allreduces of the tokens a rank sends per block, in the forward pass and in the backward pass."""
-    images, labels = batch(0)
-    one = 2 * (counting.size - 1) / counting.size * len(images) * TOKENS * vit.WIDTH * 4
-    before = counting.bytes_sent
-    loss = cross_entropy(model(images), labels)
-    between = counting.bytes_sent
-    loss.backward()
-    return (between - before) / one / BLOCKS, (counting.bytes_sent - between) / one / BLOCKS
 
 
 def process_group_over_mpi() -> Any:
@@ -79,62 +65,78 @@ def process_group_over_mpi() -> Any:
     return rendezvous.join_over_mpi(world.detect(), torch.device("cpu"))
 
 
-def share_tokens(block: Any, column: type, row: type, token_parallel: type, comm) -> list[nn.Parameter]:
-    """Cut a block by heads inside attention and the MLP, and by tokens everywhere else.
+class OwnTokens(nn.Module):
+    """Takes this rank's tokens out of all tokens. In the backward pass, every rank gets the gradient of all tokens."""
 
-    The classes are those that the learner writes. Returns the parameters that only see this rank's tokens: their
-    gradients have to be summed over the ranks.
-    """
-    tokens = token_parallel(comm)
+    def __init__(self, comm):
+        super().__init__()
+        self.comm = comm
 
-    class RowOfTokens(row):
-        """A row-parallel layer that leaves each rank its own tokens."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            return tokens.leave(linear(x, self.weight)) + self.bias
-
-    cut_block(block, partial(column, comm=comm), partial(RowOfTokens, comm=comm))
-    attention = block.attention
-    mlp = block.mlp
-    for layer in (attention.query, attention.key, attention.value, mlp.up):
-        layer.comm = MPI.COMM_SELF  # `enter` adds up the gradients instead
-    for part in (attention, mlp):
-        part.register_forward_pre_hook(lambda _, inputs: tokens.enter(inputs[0]))
-    return [*block.norm_1.parameters(), *block.norm_2.parameters(), attention.out.bias, mlp.down.bias]
+    def forward(self, x: Tensor) -> Tensor:
+        return both_ways(x, partial(own_tokens, self.comm), partial(allgather, self.comm, dim=1))
 
 
-def ways_to_cut(column: type, row: type, token_parallel: type, comm) -> list[list]:
-    """Run one block whole, cut by tensors, and by tensors and tokens. All ranks call it.
+class AllTokens(nn.Module):
+    """Gathers the tokens of all ranks. In the backward pass, where all have the same gradient, each takes its part."""
 
-    The arguments are the learner's classes. Returns a row for each: how it is cut, the largest difference to the whole
-    block, the bytes sent, those of them for norms and biases, and the bytes that are kept for the backward pass.
+    def __init__(self, comm):
+        super().__init__()
+        self.comm = comm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return both_ways(x, partial(allgather, self.comm, dim=1), partial(own_tokens, self.comm))
+
+
+def own_tokens(comm, x: Tensor) -> Tensor:
+    return x[:, ring.part(x.shape[1], comm.rank, comm.size)].clone()
+
+
+KEPT = {
+    "norm_1": "inputs of the norms",
+    "norm_2": "inputs of the norms",
+    "attention.query": "tokens that attention and the MLP read",
+    "attention.key": "tokens that attention and the MLP read",
+    "attention.value": "tokens that attention and the MLP read",
+    "mlp.up": "tokens that attention and the MLP read",
+    "attention": "queries, keys, values, and weights of attention",
+    "attention.out": "what the heads return",
+    "mlp": "hidden activations, before and after gelu",
+    "mlp.down": "hidden activations, before and after gelu",
+}
+
+
+def kept_in_block(model: nn.Sequential) -> dict[str, float]:
+    """What the second block keeps for its backward pass, by what it is, in multiples of all tokens of the batch.
+
+    All ranks call it. A tensor belongs to the layer that keeps it first.
     """
     images, _ = batch(0)
-    rows = []
-    whole: list[Any] = []
-    tokens = network()[0](images)[:, : TOKENS - 1].detach()  # 24 tokens, which divide by 2, 3 and 4 ranks
-    for way in ("nothing", "tensors", "tensors and tokens"):
-        block: Any = network()[1]
-        norm = block.norm_1
-        counting = CountingComm(comm)
-        in_parts: list[nn.Parameter] = []
-        here = slice(None)
-        if way == "tensors":
-            cut_block(block, partial(column, comm=counting), partial(row, comm=counting))
-            sum_once(block.attention, counting)
-        if way == "tensors and tokens":
-            in_parts = share_tokens(block, column, row, token_parallel, counting)
-            here = ring.part(TOKENS - 1, comm.rank, comm.size)
-        x = tokens[:, here].clone().requires_grad_()
-        output, kept = kept_for_backward(partial(block, x), block)
-        output.square().sum().backward()
-        sent = counting.bytes_sent
-        for p in in_parts:
-            assert p.grad is not None
-            p.grad = allreduce(counting, p.grad)
-        seen: list[Any] = [output, x.grad, norm.weight.grad]
-        if not whole:
-            whole = seen
-        expected = [whole[0][:, here], whole[1][:, here], whole[2]]
-        rows.append([way, largest(seen, expected), sent, counting.bytes_sent - sent, kept])
-    return rows
+    block = model[len(model) // 2]
+    kept = dict.fromkeys(KEPT.values(), 0.0)
+    saved = SavedForBackward([model])
+    inside = [""]
+    counted = 0
+
+    def account() -> None:
+        nonlocal counted
+        if inside[-1] in KEPT:
+            kept[KEPT[inside[-1]]] += (saved.bytes - counted) / TOKENS_BYTES
+        counted = saved.bytes
+
+    def enter(name: str, *_: Any) -> None:
+        account()
+        inside.append(name)
+
+    def leave(*_: Any) -> None:
+        account()
+        inside.pop()
+
+    hooks = []
+    for name, layer in block.named_modules():
+        hooks.append(layer.register_forward_pre_hook(partial(enter, name)))
+        hooks.append(layer.register_forward_hook(leave))
+    with saved:
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return kept

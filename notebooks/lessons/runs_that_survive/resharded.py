@@ -1,4 +1,4 @@
-"""A small training with FSDP on the first ranks of several, for the checkpoints that 13b_runs_that_survive reshards."""
+"""A small run with FSDP on the first ranks of several, for the checkpoints that 13b_runs_that_survive reshards."""
 
 import torch
 import torch.distributed as dist

@@ -9,7 +9,10 @@ from workshop_lib.exercises.play import Edit, played
 NOTEBOOK = "13_when_training_breaks"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 
-WAITS = ('File "/opt/torch/distributed/distributed_c10d.py", line 3252 in all_reduce',)
+WAITS = (  # deeper than READS, as in real answers
+    'File "/opt/torch/distributed/distributed_c10d.py", line 3252 in all_reduce',
+    'File "/home/me/job.py", line 42 in average_gradient',
+)
 READS = ('File "/home/me/job.py", line 36 in read_batch',)
 SLEEPS: tuple[str, ...] = ()  # in the function `train` itself
 ATTENTION = ('File "/home/me/attention.py", line 12 in forward',)
@@ -17,6 +20,7 @@ MLP = ('File "/home/me/mlp.py", line 12 in forward',)
 MLP_LATER = ('File "/home/me/mlp.py", line 14 in forward',)
 OUTER = ('File "/home/me/job.py", line 59 in train', 'File "/home/me/job.py", line 99 in <module>')
 MANY = 1_024
+SILENT = 'a stopped process can\'t answer, so look at the silent ranks first: all of them are at the key `"no answer"`.'
 
 
 def log_of(rank: int, *answers: tuple[str, ...]) -> str:
@@ -42,8 +46,8 @@ def play_ranks_by_frame(ranks_by_frame: Callable, comm) -> Iterator[tuple]:
     yield "a rank's last answer counts", groups(ranks_by_frame(asked_twice)), "when ranks are asked twice"
     forwards = [log_of(rank, frame) for rank, frame in enumerate((ATTENTION, MLP, MLP, MLP_LATER))]
     yield "other lines and other files are other places", groups(ranks_by_frame(forwards)), "with three `forward`s"
-    silent = [log_of(0, WAITS), log_of(1), log_of(2, WAITS)]
-    yield "a rank that hasn't answered is there, too", groups(ranks_by_frame(silent)), "when rank 1 doesn't answer"
+    silent = [log_of(0, WAITS), log_of(1), log_of(2, WAITS), log_of(3)]
+    yield "ranks that haven't answered are together", groups(ranks_by_frame(silent)), "when two don't answer", SILENT
     many = [log_of(rank, READS if rank == 617 else WAITS) for rank in range(MANY)]
     smallest = min(groups(ranks_by_frame(many)), key=len)
     yield f"the one rank of {MANY:,} is found", smallest, "in the smallest group"
@@ -74,16 +78,14 @@ ranks_by_frame = played(
             "is the key only a part of the line? Each layer has a `forward`: keep the file, the line and the function.",
             (FRAME, f'{FRAME}.rpartition(" in ")[2]'),
         ),
-        Edit(
-            'a stopped process can\'t answer, so the silent rank is the one to look at: give it the key `"no answer"`.',
-            ("    frame = ", "    if not found:\n            continue\n        frame = "),
-        ),
+        Edit(SILENT, ("    frame = ", "    if not found:\n            continue\n        frame = ")),
     ],
     communicates=False,
     watched=False,
     raised={
         "'int' object is not iterable": "each key needs the list of its ranks, not only their number.",
         "'NoneType' object": "it should `return` the dictionary.",
+        "invalid literal for int()": "for each frame, the dictionary needs a list of ranks, which are numbers.",
     },
     unknown="For each log: what comes after the last “most recent call first”, and of that, the first line.",
 )

@@ -1,4 +1,4 @@
-"""A small training with DDP as people write it. The tests plant faults in it by replacing lines."""
+"""A small training script with DDP as people write it. The tests plant faults in it by replacing lines."""
 
 import contextlib
 import os

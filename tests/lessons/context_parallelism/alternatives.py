@@ -14,7 +14,7 @@ RIGHT = {
             """
     },
     "ring_attention": {
-        "Sendrecv after computing": """
+        "the own block first": """
             def ring_attention(query, key, value, attend, merge, comm):
                 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
                 merged = attend(query, key, value, comm.rank)
@@ -27,6 +27,7 @@ RIGHT = {
                 top, total, out = merged
                 return out / total, top + torch.log(total)
             """,
+        "with requests": [(check.SENDRECV, check.BOTH_STARTED + check.BOTH_DONE)],
         "the other way around": [
             ("right = (comm.rank + 1)", "right = (comm.rank - 1)"),
             ("left = (comm.rank - 1)", "left = (comm.rank + 1)"),
@@ -48,6 +49,27 @@ RIGHT = {
                 return out / total, total.log() + top
             """,
     },
+    "overlapped_ring": {
+        "two messages, receives first": """
+            def overlapped_ring(query, key, value, attend, merge, comm):
+                right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+                merged = None
+                for step in range(comm.size):
+                    requests, coming = [], (key, value)
+                    if step + 1 < comm.size:
+                        coming = torch.empty_like(key), torch.empty_like(value)
+                        requests = [comm.Irecv(each.numpy(), left, tag) for tag, each in enumerate(coming)]
+                        requests += [comm.Isend(each.numpy(), right, tag) for tag, each in enumerate((key, value))]
+                    part = attend(query, key, value, (comm.rank - step) % comm.size)
+                    merged = merge(merged, part) if merged else part
+                    for request in requests:
+                        request.Wait()
+                    key, value = coming
+                top, total, out = merged
+                return out / total, total.log() + top
+            """,
+        "all waited for at once": [(check.BOTH_DONE, "            MPI.Request.Waitall([sending, receiving])\n")],
+    },
     "zigzag": {
         "by slices": """
             def zigzag(tokens, rank, size):
@@ -67,16 +89,34 @@ WRONG = {
     },
     "ring_attention": {
         "one step ahead": ([(check.SOURCE, "source = (comm.rank - step - 1) % comm.size")], "after `step` exchanges"),
-        "one block too many": ([("step == comm.size - 1", "False")], "are enough for 4 ranks"),
+        "one block too many": ([("step < comm.size - 1", "True")], "are enough for 4 ranks"),
+    },
+    "overlapped_ring": {
+        "still Sendrecv": (
+            [(check.BOTH_STARTED, ""), (check.BOTH_DONE, check.SENDRECV)],
+            "without a message under way in the steps",
+        ),
+        "waited for too early": (
+            [(check.BOTH_DONE, ""), (check.BOTH_STARTED, check.BOTH_STARTED + check.BOTH_DONE)],
+            "nothing travels while you compute",
+        ),
+        "only the receive starts early": (
+            [
+                ("            sending = comm.Isend(block.numpy(), right)\n", ""),
+                ("            sending.Wait()\n", "            comm.Send(block.numpy(), right)\n"),
+            ],
+            "without a message under way in the steps",
+        ),
     },
 }
 NEVER_ENDS = {
     "ring_attention": {
         "all receive first": (
             [
-                ("sending = comm.Isend(block.numpy(), right)", "comm.Recv(arriving.numpy(), left)"),
-                ("receiving = comm.Irecv(arriving.numpy(), left)", "comm.Send(block.numpy(), right)"),
-                ("            sending.Wait()\n            receiving.Wait()\n", ""),
+                (
+                    check.SENDRECV,
+                    "            comm.Recv(arriving.numpy(), left)\n            comm.Send(block.numpy(), right)\n",
+                )
             ],
             "sends to its right and receives from its left",
         )

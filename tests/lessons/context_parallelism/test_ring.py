@@ -13,7 +13,7 @@ from our_ranks import on_every_rank
 
 from workshop_lib.errors import InputError
 
-from lessons.context_parallelism import other_ways, ring
+from lessons.context_parallelism import emulated, other_ways, ring
 from lessons.context_parallelism.blocks import BlockAttention, contiguous
 from lessons.context_parallelism.compare import with_full_attention
 from lessons.context_parallelism.figures import idle
@@ -97,6 +97,28 @@ def test_in_zigzag_each_step_takes_half_a_block_after_the_first():
     zigzag = solution(NOTEBOOK, "zigzag")
     positions = [zigzag(64, rank, 4) for rank in range(4)]
     assert [scores_in_step(positions, step) for step in range(4)] == [[256] * 4, *[[128] * 4] * 3]
+
+
+GPU = {"flop_per_s": 400e12, "bytes_per_s": 50e9}
+BLOCK_MS = 1e3 * 4 * 4000**2 * emulated.WIDTH / GPU["flop_per_s"]
+MESSAGE_MS = 1e3 * 4 * 4000 * emulated.KV_WIDTH / GPU["bytes_per_s"]
+
+
+@pytest.mark.parametrize("tokens", [1000, 4000])
+def test_only_an_overlapped_ring_with_enough_tokens_hides_its_messages(team, tokens):
+    """In order, the last rank computes four whole blocks, and 2,000 tokens take as long to compute as to send."""
+    merge = solution(NOTEBOOK, "merge")
+    compute_ms = BLOCK_MS * (tokens / 4000) ** 2
+    send_ms = MESSAGE_MS * tokens / 4000
+    expected = {
+        "ring_attention": 4 * compute_ms + 3 * send_ms,
+        "overlapped_ring": compute_ms + 3 * max(compute_ms, send_ms),
+    }
+    for name, end_ms in expected.items():
+        answer = solution(NOTEBOOK, name)
+        last = team.run(emulated.run, answer, merge, contiguous, tokens, **GPU, timeout=60, show=False)[3]
+        assert last.end_ms == pytest.approx(end_ms, rel=0.05, abs=0.03)  # each message has 9.6 us of latency
+        assert last.waits == pytest.approx(1 - 4 * compute_ms / end_ms, abs=0.07)
 
 
 @on_every_rank

@@ -90,7 +90,7 @@ def test_the_best_rate_is_that_of_the_median_seed_and_reached_by_all():
 
 
 def test_when_asked_to_stop_it_keeps_what_is_done(monkeypatch):
-    asked = iter([False, True])  # after the first training, and after the second
+    asked = iter([False, True])  # after the first run, and after the second
     monkeypatch.setattr(steps_to_target, "measure", lambda *_: 7)
     kept = list(steps_to_target.tune([8], [0.1], [1, 2], stop=lambda: next(asked)))
     assert [record["what"]["seed"] for record in kept] == [1]

@@ -10,7 +10,7 @@ import pytest
 from drawn import check_layout
 from exercises import answers
 
-from lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
+from lessons.hyperparameter_search import figures, live, schedulers, seeds
 from lessons.hyperparameter_search.search import DoneJob, Search
 from lessons.hyperparameter_search.train_trial import Job
 
@@ -69,34 +69,30 @@ def done(trial, images, held_out, ranks, start_s, end_s):
 
 
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
-    state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
+    state = Search(2, tmp_path, done=[done(0, 10, 0.6, [0], 0, 2), done(1, 20, 0.5, [1], 0, 1)])
     assert figures.idle_share(state) == pytest.approx(0.25)
+    assert state.held_out(10) == {0: 0.6} and state.best == 0.6
     check_layout(figures.ranks_over_time({"two": state}))
+    figure = figures.best_so_far({"two": state})
+    check_layout(figure)
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [10, 30] and line.get_ydata().tolist() == pytest.approx([40, 40])
 
 
 def test_the_records_say_what_the_notebook_says_about_them():
-    kept = recorded.read()
-    ways = recorded.outcomes(kept)
-    assert list(ways.index) == ["one large job", "large jobs in turn", "small jobs side by side"]
-    assert ways.loc["one large job", "test"] == 0.9752 and ways.loc["one large job", "trials"] == 1
-    searches = [run for run in kept if "jobs" in run]
-    guesses = [job["held_out"] for run in searches for job in run["jobs"] if job["images"] == schedulers.EPOCH]
-    assert len(guesses) == 117 and sum(guess < 0.5 for guess in guesses) == 23
-    large, _, small = ([run for run in searches if run["what"]["way"] == way] for way in ways.index)
-    for run in large:
-        early = max(job["held_out"] for job in run["jobs"] if job["images"] < 50_000)
-        assert run["held_out"] - early < 0.002, "after 50,000 images it hardly gets better"
-    tests = [[run["tests"][str(run["winner"])] for run in runs] for runs in (large, small)]
-    assert min(tests[1]) < min(tests[0]) < max(tests[0]) < max(tests[1]), "three seeds can't tell the two apart"
-    seconds = {(run["what"]["way"], run["what"]["seed"]): run["jobs"][-1]["end_s"] for run in searches}
-    for seed in (1, 2, 3):
-        ratio = seconds["large jobs in turn", seed] / seconds["small jobs side by side", seed]
-        assert 1.6 < ratio < 2.6, "about twice as long"
-    first, second, third = repeated = list(recorded.accuracies(kept).values())
+    first, second, third = repeated = list(seeds.recorded().values())
     assert sorted(repeated, key=np.mean, reverse=True) == repeated
     assert np.median(third) == pytest.approx(np.median(first), abs=0.001), "its median is as high"
     assert sorted(third)[1] < min(first + second) < sorted(third)[2], "two of its ten seeds end badly"
     assert min(seeds.seeds_needed(first, other) for other in (second, third)) > len(first), "more than were recorded"
+    assert seeds.spread() == pytest.approx(np.std(first, ddof=1)), "the middle one of their standard deviations"
+
+
+def test_a_difference_counts_from_twice_its_own_spread_on():
+    limit = 2 * 2**0.5 * seeds.spread()
+    assert "Another seed could reverse it" in seeds.verdict({"a": 0.95, "b": 0.95 + 0.9 * limit})
+    clear = seeds.verdict({"a": 0.95, "b": 0.95 + 1.1 * limit})
+    assert clear.startswith("b 9") and "3.1 times" in clear and clear.endswith("That counts.")
 
 
 def test_the_finalists_are_the_trials_with_the_most_images(tmp_path):
@@ -130,11 +126,10 @@ def test_a_study_goes_on_after_its_process_was_killed(tmp_path):
     ended = subprocess.run([sys.executable, "-c", program, str(journal)], capture_output=True, timeout=100, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     open_study, scheduler = answers.solution(NOTEBOOK, "open_study"), answers.solution(NOTEBOOK, "Study")
-    open_study.__globals__.update(rungs=RUNGS, TrialState=scheduler.__init__.__globals__["TrialState"])
+    open_study.__globals__.update(rungs=RUNGS)
     open_study.__globals__.setdefault("optuna", sys.modules["optuna"])
     study = open_study(journal)
-    states = [trial.state.name for trial in study.trials]
-    assert "RUNNING" not in states and states.count("FAIL") >= 2 and states.count("WAITING") == states.count("FAIL")
-    cut_off = [trial.params for trial in study.trials if trial.state.name == "FAIL"]
-    going_on = scheduler(study, RUNGS)
-    assert [going_on.ask()[1] for _ in cut_off] == cut_off, "their settings come first"
+    told = [value for trial in study.trials for value in trial.intermediate_values.values()]
+    assert sorted(told) == [0, 0.1, 0.2, 0.3], "what it was told before the kill"
+    known = {trial.number for trial in study.trials}
+    assert scheduler(study, RUNGS).ask()[0] not in known, "its next trial is a new one"

@@ -42,7 +42,7 @@ def settings():
 
 @pytest.fixture
 def few_held_out(monkeypatch):
-    """Only here, in this process: to look at 5,000 images takes longer than these trainings."""
+    """Only here, in this process: to look at 5,000 images takes longer than these training runs."""
     monkeypatch.setattr(train_trial, "HELD_OUT", 100)
 
 

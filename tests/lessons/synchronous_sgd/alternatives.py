@@ -121,6 +121,14 @@ WRONG = {
         "the first rank and the last": ([("len(set(digests)) == 1", "digests[0] == digests[-1]")], ""),
         "neighbors": ([("len(set(digests)) == 1", "digests[comm.rank] == digests[comm.rank - 1]")], ""),
         "never": ([("len(set(digests)) == 1", "len(set(digests)) == comm.size")], "rank 0 says False"),
+        "by Python's hash": (
+            """
+            def ranks_agree(model, comm):
+                data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+                return len(set(comm.allgather(hash(data)))) == 1
+            """,
+            "use hashlib",
+        ),
     },
     "broadcast_weights": {
         "from a seed": (

@@ -42,6 +42,33 @@ WRONG = {
             """,
             "each key needs the list of its ranks",
         ),
+        "a frame for each rank": (
+            """
+            def ranks_by_frame(logs):
+                return {rank: log.rpartition("first):\\n")[2].splitlines()[0] for rank, log in enumerate(logs)}
+            """,
+            "for each frame, the dictionary needs a list of ranks",
+        ),
+        "always the third line from the end": (
+            """
+            def ranks_by_frame(logs):
+                result = {}
+                for rank, log in enumerate(logs):
+                    result.setdefault(log.splitlines()[-3], []).append(rank)
+                return result
+            """,
+            "these functions are in no key",
+        ),
+        "silent ranks at their first line": (
+            """
+            def ranks_by_frame(logs):
+                result = {}
+                for rank, log in enumerate(logs):
+                    result.setdefault(log.rpartition("first):\\n")[2].splitlines()[0], []).append(rank)
+                return result
+            """,
+            "all of them are at the key",
+        ),
         "no return": ("def ranks_by_frame(logs): print(len(logs))", "it should `return` the dictionary"),
         "numbered groups": (
             """

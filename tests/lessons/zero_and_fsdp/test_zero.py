@@ -87,15 +87,15 @@ def test_clipping_under_fsdp_uses_the_norm_over_all_ranks(team):
         assert sharded == pytest.approx(whole, rel=1e-5)
 
 
-def trainings_by_hand(classes: list) -> list:
+def runs_by_hand(classes: list) -> list:
     return [by_hand.train(make, steps=1) for make in classes] + [
         by_hand.train_fsdp(by_hand.with_fsdp(by_hand.perceptron()), steps=1)
     ]
 
 
-def test_the_trainings_of_the_notebook_count_what_they_cost(team):
+def test_the_runs_of_the_notebook_count_what_they_cost(team):
     classes = [solution(check.NOTEBOOK, name) for name in ("Zero1", "Zero2", "Zero3")]
-    for costs in team.run(trainings_by_hand, classes):
+    for costs in team.run(runs_by_hand, classes):
         first, second, third, fsdp = costs
         held = [round(sum(cost.held_bytes.values()) / cost.parameters) for cost in costs]
         assert held == [8, 6, 4, 4], "the first step creates the optimizer's state only after this"

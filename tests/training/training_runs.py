@@ -1,6 +1,6 @@
-"""The trainings that many tests look at: each runs once in a test session, with one start for each number of ranks.
+"""The training runs that many tests look at: each runs once in a test session, with one start for each number of ranks.
 
-A module of tests says what it needs in `trainings(folder)`: {number of ranks: [run, …]}, in the order in which they
+A module of tests says what it needs in `training_runs(folder)`: {number of ranks: [run, …]}, in the order in which they
 must run (see train_runs.py for what a run is). A run with "exhaustive": True waits for `make test-all`, and one on more
 than two ranks for `make test-full`. Two modules that want the same run name it alike, and it runs once.
 """
@@ -17,7 +17,7 @@ LIMIT_S = 500
 
 
 class Trained(NamedTuple):
-    """What came of the trainings: by name, the outcome on each rank; checkpoints lie in the folder."""
+    """What came of the training runs: by name, the outcome on each rank; checkpoints lie in the folder."""
 
     folder: Path
     outcomes: dict[str, list[dict]]
@@ -28,14 +28,14 @@ def train_all(modules, folder: Path, chosen: set[str]) -> Trained:
     write_small_mnist(folder)
     wanted: dict[int, dict[str, dict]] = {ranks: {} for ranks in ORDER}
     for module in modules:
-        for ranks, runs in module.trainings(folder).items():
+        for ranks, runs in module.training_runs(folder).items():
             for run in runs:
                 if run.pop("exhaustive", False) and "exhaustive" not in chosen:
                     continue
                 if ranks > 2 and chosen == {"core"}:
                     continue
                 same = wanted[ranks].setdefault(run["name"], run)
-                assert same == run, f"two trainings are named {run['name']}"
+                assert same == run, f"two runs are named {run['name']}"
     outcomes: dict[str, list[dict]] = {}
     for ranks, runs in wanted.items():
         if runs:
