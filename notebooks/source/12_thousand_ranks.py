@@ -83,9 +83,9 @@ pd.DataFrame(thousand.collective_rows())
 lesson.figures.mesh(thousand, "128x8")
 
 # %% [markdown]
-# Rank 18 exchanges activations with the 7 other ranks of its node, and weights with 127. In a terminal,
-# `workshop dryrun notebooks/scripts/mesh.py --world-size 1024 --mesh 64x16 --batch 64 --heads 16` prints all this for a
-# different mesh.
+# Rank 18 exchanges activations with the 7 other ranks of its node, and weights and gradients with 127 ranks of other nodes. In a
+# terminal, `workshop dryrun notebooks/scripts/mesh.py --world-size 1024 --mesh 64x16 --batch 64 --heads 16` prints all this for
+# a different mesh.
 #
 # *Try it:* now your own script, if `torchrun` can start it: `workshop dryrun train.py --world-size 64`.
 #
@@ -164,15 +164,14 @@ print(f"{allreduces / 32:g} allreduces per block")
 #
 # Two micro-batches of 8 sequences need less memory, too. But FSDP then gathers the weights for each micro-batch. The gradients
 # needn't travel twice: [trainer.py](scripts/trainer.py) calls `set_requires_gradient_sync(False)` before all micro-batches but
-# the last. Until then, each rank keeps whole fp32 gradients of its tensor rank's weights. What does each way cost?
+# the last. Until then, each rank keeps unsharded fp32 gradients, which are 64 times its shard. What does each way cost?
 
 # %%
 script = lesson.edited.micro_batches()
 halves = lesson.dry_run(script, *large_gpt, world_size=512, mesh="64x8")
 ways = {"neither": large, "recomputing": recomputed, "two micro-batches": halves}
-cut = 32 * (12 * 4096**2 + 4 * 4096)
-whole = 32 * 5 * 4096 + 2 * 4096 * 50_304
-print(f"Whole gradients take {4 * (cut / 8 + whole) / 1e9:.1f} GB per rank.")
+whole_bytes = 64 * large.state_bytes["gradients"]
+print(f"Unsharded gradients take {whole_bytes / 1e9:.1f} GB per rank.")
 pd.DataFrame(lesson.edited.costs(ways)).T.style.format(precision=1)
 
 # %% [markdown]
@@ -276,9 +275,9 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 # `compute_s` grows because every rank of a row computes the whole last layer. And memory goes *up*, because each row has more
 # of the 1,024 sequences, and so more of what isn't cut: the blocks' inputs, and the logits.
 #
-# How much of the time of 1024x1 is latency? The forecast has every gather go round a ring, and each step of the ring costs the catalogue's
-# latency. NCCL's trees, which take fewer steps, are for allreduces, but other algorithms may do better than a ring. What would
-# the answer be with less latency?
+# How much of the time of 1024x1 is latency? In the forecast, every gather goes round a ring, and each step of the ring costs the
+# catalogue's latency. NCCL's trees, which take fewer steps, are for allreduces, but other algorithms may do better than a ring.
+# What would the answer be with less latency?
 
 # %%
 lines = [works[shape] for shape in ("1024x1", "128x8")]
@@ -288,8 +287,8 @@ lesson.edited.with_less_latency(h100, *lines, yours)
 # ## How far off is it?
 #
 # Megatron-LM, Llama 3, torchtitan and MosaicML have published the meshes and speeds of real runs, on up to 16,384 GPUs. We
-# calibrate one number per table on its first run: the share of its peak that one GPU reaches. (Megatron-LM's tables share one, and so do torchtitan's on A100.)
-# Your function forecasts everything else. The range is that of notebook 08c.
+# calibrate one number per table on its first run: the share of its peak that one GPU reaches. (Megatron-LM's tables share one, and
+# so do torchtitan's on A100.) Your function forecasts everything else. The range is that of notebook 08c.
 
 # %%
 beside = lesson.published.meshes_beside_forecast(yours)
@@ -310,8 +309,7 @@ shown.style.format(
 #   the forecast's range.
 # - ZeRO-3 on 1,536 GPUs comes out three times too fast. Even if nothing were hidden behind computing, the forecast would be 29
 #   s, but the real step took 67 s. So DeepSpeed's messages of 2021 were probably several times slower than the network's data
-#   sheet says. **1024x1 above, FSDP over all GPUs, is of the
-#   same kind.**
+#   sheet says. **1024x1 above, which is FSDP over all GPUs, is a mesh of the same kind.**
 #
 # Where the error is below 3 %, we had mostly calibrated on the same model with fewer GPUs. (torchtitan's H100 have slower memory
 # and at most 500 W.) At 768 GPUs, ZeRO-3 comes out level with the mesh of 8x8x12, but it was far slower. So use a forecast to
@@ -335,8 +333,8 @@ print(f"{len(fits)} of {len(every)} fit, with a margin of 10 %")
 fits.nsmallest(5, "step_s").style.format(precision=2)
 
 # %% [markdown]
-# The first two meshes take equally long, because both wait longer for the slowest rank than for messages. HSDP isn't among the five: a 64th
-# of the states leaves too little room for activations.
+# The first two meshes take equally long, because both wait longer for the slowest rank than for messages. HSDP isn't among the
+# five: a 64th of the states leaves too little room for activations.
 #
 # *Try it:* with 256 sequences per step instead of 2,048, the fastest mesh has tensor groups that cross nodes. Which messages
 # take less time in exchange?
@@ -406,7 +404,7 @@ pd.DataFrame(rows).T.style.format("{:,.3f}")
 
 # %% [markdown]
 # *Break it:* what happens to the bytes over `data` when the width isn't a multiple of the mesh? Set `--width` to 1000 and
-# `--heads` to 8 in the cell of the first prediction, rerun the dry run, and pass `width=1000` here.
+# `--heads` to 8 in the cell that defines `small_gpt`, rerun that cell, and pass `width=1000` here.
 #
 # ## Deeper: does it still learn the same?
 #
@@ -511,7 +509,7 @@ torch.distributed.destroy_process_group()
 #   weights and gradients while the GPUs compute.
 # - Choose among the meshes that fit *with a margin*. On 1,024 GPUs, 6.7 billion weights were forecast to train faster on 128x8
 #   than on 1024x1. That rests on the latency of a ring of 1,024 ranks: without latency, 1024x1 would have been the faster one.
-#   So measure the best mesh of each kind first.
+#   (HSDP, by formulas, beat both.) So measure the best mesh of each kind first.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with data
 # from files, replicas, metrics and checkpoints. [book/trainer.md](../book/trainer.md) says what it lacks. `workshop
