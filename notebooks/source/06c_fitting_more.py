@@ -406,8 +406,8 @@ guess.compare(100 * too_small.float().mean().item())
 # Are 8 bits better still? On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so
 # small that each tensor, or even each block of 32 values (*MXFP8*), needs a scale of its own. Blackwell GPUs can compute in 4
 # bits, in blocks of 16 (*NVFP4*). In torchao, `convert_to_float8_training(model)` replaces the linear layers, before
-# `fully_shard`. The weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. Notebook
-# [12](12_thousand_ranks.ipynb) forecasts how much time.
+# `fully_shard`. The weights and the optimizer's state stay as they are, so FP8 saves time, but hardly any memory. In
+# [torchtitan's measurements](https://github.com/pytorch/torchtitan), Llama 3.1 8B trains 1.28 times as fast on 8 H100.
 #
 # ## Deeper: offload
 #

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from drawn import check_layout
 
-from workshop_lib.errors import InputError
 from workshop_lib.forecast import figures, meshes, published
 from workshop_lib.forecast.forecast import Collective, Mesh, Settings, collective_s, forecast
 from workshop_lib.forecast.meshes import Gpt, Plan
@@ -83,25 +82,6 @@ def test_every_plan_fills_the_ranks_and_the_batch():
     for mesh, plan in choices:
         assert mesh.ranks == 1024
         assert mesh.copies * mesh.data * plan.micro_batch * plan.micro_batches == 2048
-
-
-def test_fp8_gains_what_torchtitan_measured():
-    first = published.MESHES["torchtitan, Llama 3.1 8B"][0]
-    share = published.share_of(first.table)
-    for ranks, before, after in ((8, 6667, 8532), (128, 6514, 8380)):
-        plans = (Plan(2), Plan(2, precision="fp8"))
-        seconds = [meshes.of_formulas(first.model, first.machine, Mesh(ranks), plan, share).step_s for plan in plans]
-        assert seconds[0] / seconds[1] == pytest.approx(after / before, rel=0.01)
-    with pytest.raises(InputError, match="has no FP8"):
-        meshes.of_formulas(first.model, machine("polaris"), Mesh(8), Plan(precision="fp8"))
-
-
-def test_a_larger_nvlink_domain_helps_wide_tensor_groups():
-    least = {}
-    for name in ("b200", "gb200-nvl72"):
-        rows = meshes.forecasts(GPT3, machine(name), 1024, 2048, "fp8")
-        least[name] = min(row["step_s"] for row in rows if row["tensor"] == 16 and row["peak_GB"] < 160)
-    assert least["b200"] / least["gb200-nvl72"] == pytest.approx(1.5, abs=0.05)
 
 
 def test_latency_makes_a_line_slow_and_short_rings_do_not():

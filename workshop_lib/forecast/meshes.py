@@ -6,21 +6,15 @@ measured.
 """
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from workshop_lib.errors import InputError
 from workshop_lib.forecast.forecast import Collective, Mesh, StepTime, step_time
-from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Machine
 
 # What the backward pass computes again in each layer: nothing, all but matrix products and attention, or everything.
 RECOMPUTE = ("none", "selective", "full")
-# How many times as fast as in bf16 the linear layers run in each precision. FP8's peak is twice that of bf16. But
-# torchtitan trains Llama 3.1 8B on 8 H100 only 1.28 times as fast (benchmarks/llama3_h100_202412_torchtitan.md, table
-# 1). The linear layers of its blocks, which alone are in FP8, have 72 % of the operations: they run 1.43 times as fast.
-LINEAR_SPEED = {"bf16": 1.0, "fp8": 1.43}
 # Data ranks per copy of the weights in HSDP: eight nodes of eight.
 GROUP = 64
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
@@ -63,7 +57,7 @@ class Plan:
     micro_batch: sequences in each micro-batch of a data rank. micro_batches: micro-batches per step. sharding: what is
     sharded over the data ranks: "none" (DDP), the optimizer's "states" (ZeRO-1), or everything, "full" (FSDP, ZeRO-3).
     The data ranks communicate once per step in the first two cases, and in every micro-batch in the last one.
-    recompute: one of RECOMPUTE. interleaved: stages per pipeline rank. precision: one of LINEAR_SPEED.
+    recompute: one of RECOMPUTE. interleaved: stages per pipeline rank.
     """
 
     micro_batch: int = 1
@@ -71,7 +65,6 @@ class Plan:
     sharding: str = "full"
     recompute: str = "none"
     interleaved: int = 1
-    precision: str = "bf16"
 
 
 @dataclass
@@ -87,11 +80,23 @@ class Work:
 class MeshForecast(StepTime):
     """The forecast for a mesh. mfu: the model's operations as a share of the devices' peak in bf16.
 
-    That's the peak for a plan in FP8, too, since only a part of the operations is in FP8.
+    hideable_s: the seconds of the messages over the data dimension that may travel while a rank is busy. exposed_s: the
+    seconds of those that can't: FSDP's first and last one, and all of them without FSDP.
     """
 
     mfu: float
     peak_bytes: float
+    hideable_s: float
+    exposed_s: float
+
+    def by(self, step: Callable[[float, float, float, float, float], float]) -> "MeshForecast":
+        """The forecast whose step takes the seconds that this function of its parts returns.
+
+        The idle time of a pipeline counts as waiting for tensor messages, since nothing is hidden behind it.
+        """
+        waited_s = self.tensor_s + self.bubble_s
+        step_s = step(self.compute_s, waited_s, self.hideable_s, self.exposed_s, self.late_s)
+        return replace(self, step_s=step_s, mfu=self.mfu * self.step_s / step_s)
 
     def row(self, *names: str) -> dict[str, float]:
         """These columns of a table, and the memory in GB."""
@@ -103,15 +108,13 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Work:
 
     Each layer has two allreduces of its activations in forward and two in backward, and two more if all of forward is
     computed again (arXiv:2104.04473, section 3.2; PyTorch leaves out the last of these). The messages of a pipeline are
-    left out, because they are small. Operations in FP8 count as the operations in bf16 that take as long.
+    left out, because they are small.
     """
     m = plan.micro_batches
     layers = model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
-    in_fp8 = 6 * model.tokens * (model.parameters - 2 * model.vocabulary * model.width)
-    as_in_bf16 = model.flops - in_fp8 * (1 - 1 / LINEAR_SPEED[plan.precision])
     passes = 4 / 3 if plan.recompute == "full" else 1
-    flops = m * plan.micro_batch * as_in_bf16 * passes / (mesh.tensor * mesh.pipeline)
+    flops = m * plan.micro_batch * model.flops * passes / (mesh.tensor * mesh.pipeline)
     times = m if plan.sharding == "full" else 1
     units = max(1, round(layers)) * times
     found = []
@@ -185,25 +188,22 @@ def forecast(
     peak = machine.peak_flops_per_s["bf16"]
     share = machine.utilization.get("transformer", 0.4) if share is None else share
     bubble_share = (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
-    overlap = "everything" if plan.sharding == "full" else "nothing"
+    fully = plan.sharding == "full"
+    overlap = "everything" if fully else "nothing"
     step = step_time(machine, mesh, done.flops / (peak * share), done.collectives, overlap, bubble_share)
     mfu = model_flops / (mesh.ranks * step.step_s * peak)
-    return MeshForecast(**vars(step), mfu=mfu, peak_bytes=done.peak_bytes)
+    calls = sum(each.calls for each in done.collectives if each.over != "tensor")
+    hideable_s, exposed_s = (step.data_s, 2 * step.data_s / max(calls, 2)) if fully else (0.0, step.data_s)
+    return MeshForecast(**vars(step), mfu=mfu, peak_bytes=done.peak_bytes, hideable_s=hideable_s, exposed_s=exposed_s)
 
 
 def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> MeshForecast:
-    """Forecast the step of a model whose work is estimated by the formulas in `work`.
-
-    Raises InputError if the plan is in FP8 and the machine can't multiply in FP8.
-    """
-    if plan.precision == "fp8" and not machine.fp8:
-        others = ", ".join(name for name, each in catalogue.machines().items() if each.fp8)
-        raise InputError(f"{machine.device} has no FP8: choose one of {others}, or bf16.")
+    """Forecast the step of a model whose work is estimated by the formulas in `work`."""
     sequences = mesh.copies * mesh.data * plan.micro_batch * plan.micro_batches
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 
 
-def plans(model: Gpt, ranks: int, global_batch: int, precision: str = "bf16") -> Iterator[tuple[Mesh, Plan]]:
+def plans(model: Gpt, ranks: int, global_batch: int) -> Iterator[tuple[Mesh, Plan]]:
     """The meshes and plans that are worth a look: they divide the ranks, the layers and the global batch evenly.
 
     Pipelines shard the optimizer's states only. The others shard everything, over all data ranks or in groups of GROUP.
@@ -220,18 +220,13 @@ def plans(model: Gpt, ranks: int, global_batch: int, precision: str = "bf16") ->
         for micro_batch, recompute in itertools.product((1, 2, 4, 8), RECOMPUTE):
             m, left = divmod(global_batch // data, micro_batch)
             if m and not left:
-                yield mesh, Plan(micro_batch, m, "full" if pipeline == 1 else "states", recompute, precision=precision)
+                yield mesh, Plan(micro_batch, m, "full" if pipeline == 1 else "states", recompute)
 
 
-def forecasts(
-    model: Gpt, machine: Machine, ranks: int, global_batch: int, precision: str = "bf16"
-) -> list[dict[str, Any]]:
-    """The forecast of each mesh and plan that is worth a look, one row each.
-
-    Raises InputError if the precision is FP8 and the machine can't multiply in FP8.
-    """
+def forecasts(model: Gpt, machine: Machine, ranks: int, global_batch: int) -> list[dict[str, Any]]:
+    """The forecast of each mesh and plan that is worth a look, one row each."""
     rows = []
-    for mesh, plan in plans(model, ranks, global_batch, precision):
+    for mesh, plan in plans(model, ranks, global_batch):
         made = of_formulas(model, machine, mesh, plan)
         chosen = {name: getattr(plan, name) for name in ("micro_batches", "micro_batch", "recompute")}
         rows.append(vars(mesh) | chosen | made.row("step_s", "mfu"))

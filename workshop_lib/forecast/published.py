@@ -6,7 +6,7 @@ of ranks as model-FLOPs utilization.
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,9 +94,10 @@ class PublishedMesh:
     plan: Plan
     mfu: float
 
-    def forecast(self, share: float) -> MeshForecast:
-        """The forecast, if one device's arithmetic reaches this share of its peak."""
-        return of_formulas(self.model, self.machine, self.mesh, self.plan, share)
+    def forecast(self, share: float, step: Callable | None = None) -> MeshForecast:
+        """The forecast, if one device's arithmetic reaches this share of its peak. step: see `MeshForecast.by`."""
+        made = of_formulas(self.model, self.machine, self.mesh, self.plan, share)
+        return made.by(step) if step else made
 
 
 def _published_mesh(table: str, entry: dict, row: list) -> PublishedMesh:
@@ -123,13 +124,13 @@ MESHES = {
 
 
 @functools.cache
-def share_of(table: str) -> float:
+def share_of(table: str, step: Callable | None = None) -> float:
     """The share of its peak that one device must reach so that the forecast of this table's first run is exact."""
     run = MESHES[table][0]
     low, high = 0.0, 2.0
     for _ in range(50):
         middle = (low + high) / 2
-        if run.forecast(middle).mfu < run.mfu:
+        if run.forecast(middle, step).mfu < run.mfu:
             low = middle
         else:
             high = middle
@@ -152,15 +153,15 @@ def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def meshes_beside_forecast() -> pd.DataFrame:
+def meshes_beside_forecast(step: Callable | None = None) -> pd.DataFrame:
     """A table with one row per published mesh, and the columns of `beside_forecast` for its MFU.
 
-    A table's first run, if it calibrates the others, is left out.
+    A table's first run, if it calibrates the others, is left out. step: see `MeshForecast.by`.
     """
     rows = []
     for table, (first, *others) in MESHES.items():
         for run in others if first.like == table else [first, *others]:
-            made = run.forecast(share_of(run.like))
+            made = run.forecast(share_of(run.like, step), step)
             row = {"table": table, "mesh": str(run.mesh), "devices": run.mesh.ranks}
             low, high = (made.mfu * made.step_s / bound for bound in (made.most_s, made.least_s))
             rows.append(row | _compared(run.mfu, made.mfu, low, high))

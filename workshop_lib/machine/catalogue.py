@@ -112,7 +112,6 @@ class Machine:
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
     network: tuple[str, ...] = ()  # NCCL's names for the network between nodes, if it isn't TCP or InfiniBand
-    fp8: bool = False  # whether its devices multiply in FP8
     imagined: bool = False  # nobody has this machine, and `title`, `what` and `label` say so
     # The following are for emulated ranks alone. One message to another node goes through one of a node's network
     # adapters. `lateness` is by which share of a step's computing time, as a standard deviation, a device is late.

@@ -62,6 +62,52 @@ mesh_bytes = played(
 )
 
 
+# Each case is (compute_s, tensor_s, hideable_s, exposed_s, late_s).
+PARTS = [
+    ("every message is hidden", (1.0, 0.0, 0.5, 0.0, 0.0)),
+    ("a rank waits for tensor messages", (1.0, 0.25, 1.125, 0.0625, 0.0)),
+    ("the first and the last message show", (1.0, 0.25, 0.5, 0.125, 0.0)),
+    ("the network is slower than the rank", (1.0, 0.25, 2.0, 0.125, 0.0)),
+    ("a late rank, and longer waits for messages", (1.0, 0.25, 2.0, 0.125, 0.5)),
+    ("a late rank, and shorter waits for messages", (1.0, 0.0625, 0.5, 0.125, 0.5)),
+]
+
+
+def play_step(step_s: Callable, comm) -> Iterator[tuple]:
+    for text, parts in PARTS:
+        given = "with compute_s={:g}, tensor_s={:g}, hideable_s={:g}, exposed_s={:g} and late_s={:g}".format(*parts)
+        yield text, step_s(*parts), given
+
+
+HIDDEN = "max(hideable_s - busy_s, 0)"
+step_s = played(
+    "step_s",
+    NOTEBOOK,
+    play_step,
+    [
+        Edit("that waits for every message over data, but they travel while the rank is busy.", (HIDDEN, "hideable_s")),
+        Edit(
+            "messages that take less time than the rank is busy are hidden: nothing is left to wait for, not less "
+            "than nothing.",
+            (HIDDEN, "hideable_s - busy_s"),
+        ),
+        Edit(
+            "a rank waits for tensor messages in every layer, so computing can't hide them.",
+            ("tensor_s + unhidden_s", "unhidden_s"),
+        ),
+        Edit(
+            "ranks that wait for messages wait for the slowest rank at the same time: the longer of the two counts.",
+            ("max(waiting_s, late_s)", "waiting_s + late_s"),
+        ),
+        Edit(
+            "nothing is computed before the first message or after the last one: add `exposed_s`.", (" + exposed_s", "")
+        ),
+    ],
+    returns="the seconds",
+    communicates=False,
+)
+
+
 def beside_dry_runs(
     mesh_bytes: Callable, runs: Mapping[str, Report], width: int, tokens: int, layers: int, batch: int
 ) -> dict[str, dict[str, float]]:
@@ -83,7 +129,7 @@ def beside_dry_runs(
     return rows
 
 
-# What exercise 2 trains, a GPT of 6.7 billion parameters on 512 H100, and what of their 80 GB its tensors may take.
+# What exercise 1 trains, a GPT of 6.7 billion parameters on 512 H100, and what of their 80 GB its tensors may take.
 OPTIONS = ["--width", 4096, "--heads", 32, "--layers", 32, "--tokens", 2048, "--vocabulary", 50_304]
 OPTIONS += ["--dtype", "bfloat16", "--batch", 1024]
 MESH = Mesh(64, 8)

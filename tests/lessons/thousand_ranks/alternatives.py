@@ -12,6 +12,22 @@ RIGHT = {
                     sent["tensor"] += sum(2 * ring(tensor, activations) for _ in range(4))
                 return sent
             """
-    }
+    },
+    "step_s": {
+        "the slower of network and rank": """
+            def step_s(compute_s, tensor_s, hideable_s, exposed_s, late_s):
+                for_messages_s = max(compute_s + tensor_s, hideable_s) + exposed_s
+                return max(for_messages_s, compute_s + late_s)
+            """
+    },
 }
-WRONG = {"mesh_bytes": {"three allreduces": ([("4 * 2 *", "3 * 2 *")], "for the bytes over tensor")}}
+WRONG = {
+    "mesh_bytes": {"three allreduces": ([("4 * 2 *", "3 * 2 *")], "for the bytes over tensor")},
+    "step_s": {
+        "nobody is late": ([("max(waiting_s, late_s)", "waiting_s")], "late_s=0.5"),
+        "the longest of everything": (
+            [("compute_s + max(waiting_s, late_s)", "max(compute_s, tensor_s, hideable_s, exposed_s, late_s)")],
+            "tensor_s=0.25",
+        ),
+    },
+}
