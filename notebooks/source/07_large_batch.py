@@ -93,7 +93,7 @@ lesson.check.learning_rate(learning_rate)
 # ## Sixteen workers, and 128
 #
 # Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. A *momentum* of 0.5
-# adds half of the previous step to each step. Two options that you'll need later are switched off: *Nesterov momentum*, and the
+# adds half of the previous step to each step. Two options that you'll meet later are switched off: *Nesterov momentum*, and the
 # *decay*, which lets the rate fall towards the end. Each run takes about ten seconds on two cores. Start with 16 workers:
 
 # %%
@@ -386,8 +386,8 @@ lesson.figures.by_epoch(
 # and search around it again whenever the batch changes. We found the light blue recipe by such a search, and it gains about
 # another percentage point. In effect, its longest steps have a length of 2.0, almost as long as the steps of 2.56 that
 # collapsed. But with a Nesterov momentum of 0.9, the limit on that length is about $14/\lambda$ instead of $6/\lambda$. So at a
-# curvature of 20, these steps are three times as long as the limit allows, instead of eight times. Warm-up can bring a run
-# through that, as in the run at 0.64.
+# curvature of 20, these steps are three times as long as the limit allows, instead of more than eight times. Warm-up can
+# bring a run through that, as in the run at 0.64.
 #
 # So is the network with 128 workers as good as with 16? With SGD, not quite: on average, 128 workers with the light blue recipe
 # end at 98.2 %, and 16 workers end at 98.9 %. The LARS runs close that gap.

@@ -2,7 +2,7 @@
 # # Gradient noise: how large a batch is worth it?
 #
 # You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, and need only a
-# hundredth of the steps? It doesn't work that way. From some batch size on, more workers stop helping the network learn, no
+# hundredth of the steps? It doesn't work that way. From some batch size on, extra workers no longer help the network learn, no
 # matter how well the training scales. Where is that point, and can you find it before you've paid for a hundred workers?
 #
 # **You will** measure how noisy gradients are, from two numbers that data-parallel training produces anyway. Then you'll count
@@ -431,7 +431,7 @@ lesson.figures.number_line(
 # The batch grew by a factor of 320, and the accuracy hardly changed. Goyal et al. also show where their own recipe stops
 # working: the top-1 error is 23.7 % with batches of 8,192, 24.8 % with 16k, 27.6 % with 32k, and 34.0 % with 64k. So ImageNet
 # tolerates batches that MNIST doesn't. But even there, a batch of 81,920 is nearly twice the critical batch, which is about
-# 47,000 by your fit to MLPerf's points. So according to the law, a run with this batch needs almost three times the minimum
+# 47,000 by your fit to MLPerf's points. According to the law, a run with this batch needs almost three times the minimum
 # number of samples.
 #
 # ## Remember

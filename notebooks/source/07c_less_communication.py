@@ -322,8 +322,8 @@ lesson.figures.step_times(step_ms, machine)
 
 # %% [markdown]
 # At 0.1 GB/s, top-k makes a step many times as fast. But from a few GB/s on, the messages hide behind the backward pass, except
-# for one: the first layer's gradients are ready last, so no computation is left to hide their message. So a step waits for the
-# bytes of only one layer, but it pays for compressing all four layers, about 0.2 ms each. Below which bandwidth does top-k pay
+# for one: the first layer's gradients are ready last, so no computation is left to hide their message. A step then waits for
+# the bytes of only one layer, but it pays for compressing all four layers, about 0.2 ms each. Below which bandwidth does top-k pay
 # in this case, according to your function?
 
 # %%

@@ -54,8 +54,8 @@ lesson.figures.layer_norms()
 #
 # </details><details><summary>Hint 2: the special case</summary>
 #
-# Use `weights.norm()` and `gradient.norm()`. If one of them is zero there's no ratio. Then return 1, so that the layer moves as
-# it would without LARS.
+# Use `weights.norm()` and `gradient.norm()`. If either norm is zero, return 1, so that the layer moves as it would without
+# LARS.
 #
 # </details><details><summary>Solution</summary>
 #

@@ -217,8 +217,8 @@ print(f"one step late: {cost:.1f} points below synchronous")
 # workers take 10 steps alone before they average their weights, as in [07c](07c_less_communication.ipynb), the quick worker waits
 # only every tenth step, but ten times as long.) But there's a price:
 #
-# - **You lose reproducibility.** The last two rows are the same run with the same seed, and it ends with different weights. In
-#   the other modes, a straggler doesn't change the arithmetic: all synchronous runs end with the same weights, and all runs
+# - **You lose reproducibility.** The last two rows are the same run with the same seed, but they end with different weights.
+#   In the other modes, a straggler doesn't change the arithmetic: all synchronous runs end with the same weights, and all runs
 #   that are one step late end with the same weights as each other.
 # - **Workers don't count equally.** Both workers draw their images from all of MNIST here. If each worker had a shard of its own,
 #   the network would learn mostly from the quick worker's shard.

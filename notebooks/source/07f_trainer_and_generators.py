@@ -67,9 +67,9 @@ print(f"right answers before training: {untrained:.1%}")
 #
 # ## Two programs
 #
-# The trainer keeps its weights in float32, one tensor per parameter. A generator only reads them, so the trainer sends it all
-# of them in one flat bf16 message, half as large as in float32. The generator sends back its texts, each of which is a prompt
-# and an answer, and the log-probability of each digit under the *generator's* weights.
+# The trainer keeps its weights in float32, one tensor per parameter. A generator only reads them, so the trainer sends all of
+# them in one flat bf16 message, half as large as in float32. The generator sends back its texts (each is a prompt with its
+# answer) and the log-probability of each digit under the *generator's* weights.
 
 # %%
 # %%ranks
