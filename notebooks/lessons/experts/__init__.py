@@ -9,6 +9,5 @@ __getattr__, __dir__ = face(
     Corpus=".text:Corpus",
     figures=".figures",
     layer=".layer",
-    MixtureOfExperts=".layer:MixtureOfExperts",
     with_one_process=".compare:with_one_process",
 )
