@@ -38,7 +38,7 @@ def busiest(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], experts: in
 
 
 def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 50) -> pd.DataFrame:
-    """A row for each title, for the last of COLUMNS: means over the last steps and over all seeds, and the seeds' lowest and highest loss.
+    """A row for each title: means over the last steps and all seeds, and the seeds' lowest and highest loss.
 
     runs[title][seed][step]: the busiest expert's share of all choices, the share that was dropped, and the loss.
     """

@@ -23,9 +23,7 @@ class ByteModel(nn.Module):
     On any number of ranks, the weights start the same for a seed. route and through are the learner's functions.
     """
 
-    def __init__(
-        self, seed: int, hidden: int, experts: int, factor: float, comm, route: Callable, through: Callable
-    ):
+    def __init__(self, seed: int, hidden: int, experts: int, factor: float, comm, route: Callable, through: Callable):
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(CONTEXT * VOCABULARY, WIDTH)  # a byte has another row at each place of the context
