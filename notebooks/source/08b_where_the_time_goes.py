@@ -398,7 +398,7 @@ if comm.rank == 0:
 lesson.figures.roofline(*team.pull("roof")[0])
 
 # %% [markdown]
-# The line is the roof that this machine sets: to the left of the dashed mark, memory is the limit, and to the right of it,
+# The line is the roof that this machine sets: to the left of the dotted line, memory is the limit, and to the right of it,
 # arithmetic. A layer far below the roof is limited by something else. For example, small layers spend most of their time
 # starting operations. (A layer that fits into a cache may lie above the roof.)
 #

@@ -434,8 +434,8 @@ print(
 )
 
 # %% [markdown]
-# Where messages take more than a quarter of the computing time, such a range covers about half of the scale from 0 to 100 %,
-# or more. If your range is that wide, measure on two nodes before you ask for 512 GPUs.
+# Where messages take between a quarter of the computing time and all of it, such a range covers about half of the scale from
+# 0 to 100 %, or more. If your range is that wide, measure on two nodes before you ask for 512 GPUs.
 #
 # ## Deeper: predicted and measured
 #

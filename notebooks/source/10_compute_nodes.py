@@ -390,7 +390,7 @@ lesson.preflight.look_at(team, folder)
 # ### Exercise 3 (normal): the job for PBS
 #
 # Translate your job. It gets two nodes with 32 cores and two GPUs each, and the four ranks find each other and continue from
-# `$checkpoint`. Leave out the queue, the project and the file systems, which most centers also want to know.
+# `$checkpoint`. Leave out the queue, the project and the file systems, which most centers also ask for.
 #
 # <details><summary>Hint 1: what changes</summary>
 #

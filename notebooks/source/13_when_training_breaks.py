@@ -163,7 +163,7 @@ for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
 tonight.end()
 
 # %% [markdown]
-# The large group waits in a collective, so it's innocent. The rank of the small group opens a file on a disk that doesn't
+# Here, the large group waits in a collective that one rank hasn't called. That rank opens a file on a disk that doesn't
 # answer.
 #
 # On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If
@@ -178,7 +178,7 @@ morning = lesson.hung_jobs.run_to_its_time_out(folder / "morning")
 scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 
 # %% [markdown]
-# *All* of them waited in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
+# *All* of them gave up waiting, but these lines don't say in which collective. PyTorch's *flight recorder* remembers the last 2,000
 # collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
 # a file for each rank, and `torchfrtrace` compares the files. The first error that it prints is the one to read, because the
 # others follow from it. (gloo has no watchdog, so here each rank writes its file when it gives up.) Set
